@@ -1,0 +1,48 @@
+# `make help` lists the targets. Each one makes the virtual environment it needs.
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+
+# The stamp carries the hash of what decides the installation: touching a file installs nothing, changing it does.
+INSTALLED := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml | cksum | cut -d ' ' -f 1)
+
+export PIP_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONPATH := .
+
+.DEFAULT_GOAL := help
+.PHONY: help install reproduce test docs bench notebooks clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r t d; do printf '  make %-10s %s\n' "$$t" "$$d"; done
+
+install: $(INSTALLED) ## Make .venv and install the package with its tools
+
+$(INSTALLED):
+	$(PYTHON) -m venv $(VENV) || { echo "Debian keeps venv apart: apt-get install python3-venv"; exit 1; }
+	$(PY) -m pip install -e '.[dev]'
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+reproduce: $(INSTALLED) ## Regenerate every figure and table into figures/ (ONLY=01_loss for one chapter)
+	@$(PY) -m tools.reproduce $(ONLY)
+
+test: $(INSTALLED) ## Check that notebooks, modules and README agree; run every notebook's assertions and tests/
+	@$(PY) -m tools.sync
+	@$(PY) -m tools.check
+
+docs: $(INSTALLED) ## Build the site into _docs/
+	@$(PY) -m tools.site
+
+bench: $(INSTALLED) ## Time the loss against its rivals, and write the table to figures/
+	@$(PY) -m tools.reproduce --force 91_benchmarks
+
+notebooks: $(INSTALLED) ## Export modules, run the notebooks so that their stored outputs are fresh, write README.md
+	@$(VENV)/bin/nbdev_export
+	@$(PY) -m tools.execute --write $(ONLY)
+	@$(PY) -m tools.sync --write
+
+clean: ## Remove what can be made again, except the virtual environment
+	rm -rf .cache _docs _proc build dist *.egg-info .pytest_cache
+	find robust_general tools tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,207 @@
+"""The site in a real browser: every page, from disk and from a server, on a desk and on a phone."""
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tools.book import notebooks, page_name
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+QUIET = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+SIZES = {"desk": (1280, 900), "phone": (390, 844)}  # a page is opened at the first and turned to the second
+
+
+@pytest.fixture(scope="module")
+def site(root) -> Path:
+    subprocess.run([sys.executable, "-m", "tools.site"], cwd=root, check=True)
+    return root / "_docs"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as p:
+        b = p.chromium.launch(executable_path=CHROMIUM, args=QUIET.split())
+        yield b
+        b.close()
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def serve(folder: Path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Silent, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.fixture(scope="module", params=["file", "http"])
+def base(request, site):
+    if request.param == "file":
+        yield site.as_uri()
+    else:
+        server = serve(site)
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+# What a reader must never see. Runs in the page, returns sentences.
+_FAULTS = r"""() => {
+  const bad = [], main = document.querySelector("article") || document.body;
+  if (document.documentElement.scrollWidth > window.innerWidth) {
+    bad.push(`the page is ${document.documentElement.scrollWidth} wide on a screen of ${window.innerWidth}`);
+  }
+  for (const e of document.querySelectorAll(".arithmatex")) {
+    if (!e.querySelector("mjx-container svg")) bad.push(`not typeset: ${e.textContent.slice(0, 80)}`);
+  }
+  for (const e of document.querySelectorAll("mjx-merror, [data-mjx-error], [data-mml-node=merror]")) {
+    bad.push(`MathJax error: ${e.getAttribute("data-mjx-error") || e.textContent}`);
+  }
+  for (const e of document.querySelectorAll("img")) {
+    e.loading = "eager";
+    if (!e.complete || !e.naturalWidth) bad.push(`image does not load: ${e.getAttribute("src")}`);
+    if (!e.alt) bad.push(`image without a description: ${e.getAttribute("src")}`);
+  }
+  const prose = main.cloneNode(true);
+  prose.querySelectorAll("pre, code, script, style, mjx-container").forEach((e) => e.remove());
+  for (const m of prose.textContent.match(/\$.{0,60}|\\[a-zA-Z(\[].{0,60}|\{#.{0,40}|@(eq|fig|tbl)-.{0,40}|^#\|.*$/gm) || []) {
+    bad.push(`raw source in the text: ${m}`);
+  }
+  return bad;
+}"""
+_LINKS = "() => [...document.querySelectorAll('a[href]')].map((a) => a.href)"
+_IDS = "() => [...document.querySelectorAll('[id]')].map((e) => e.id)"
+
+
+def visit(browser: Browser, base: str, names: list[str]) -> dict[str, dict]:
+    """Open each page and note what is wrong with it, where it links and what can be linked to."""
+    context, away = browser.new_context(), []
+
+    def gate(route):
+        url = route.request.url
+        if url.startswith((base, "data:", "blob:")):
+            route.continue_()
+        else:
+            away.append(url)
+            route.abort()
+
+    context.route("**/*", gate)
+    found = {}
+    for name in names:
+        page, bad = context.new_page(), []
+        page.set_viewport_size(dict(zip(("width", "height"), SIZES["desk"])))
+        page.on("console", lambda m: bad.append(f"console: {m.text}") if m.type == "error" else None)
+        page.on("pageerror", lambda e: bad.append(f"script error: {e}"))
+        page.on("requestfailed", lambda r: bad.append(f"request failed: {r.url}"))
+        page.on("response", lambda r: bad.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
+        page.goto(f"{base}/{name}")
+        try:
+            page.wait_for_function("document.documentElement.dataset.typeset == 'done'", timeout=30_000)
+        except Exception:
+            bad.append("equations were not typeset within 30 s")
+        page.wait_for_load_state("networkidle")
+        for size, (width, height) in SIZES.items():
+            page.set_viewport_size({"width": width, "height": height})
+            page.evaluate("() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))")
+            bad += [f"{b} ({size})" for b in page.evaluate(_FAULTS)]
+        bad += [f"leaves the machine: {u}" for u in away]
+        away.clear()
+        found[name] = {"bad": bad, "links": page.evaluate(_LINKS), "ids": set(page.evaluate(_IDS)) | {"", "__skip"}}
+        page.close()
+    context.close()
+    return found
+
+
+def dead_links(found: dict[str, dict], base: str, folder: Path) -> list[str]:
+    bad = []
+    for name, page in found.items():
+        for url in page["links"]:
+            if not url.startswith(base):
+                if "example.org" in url or not url.startswith(("https://", "mailto:")):
+                    bad.append(f"{name}: {url} leads nowhere")
+                continue
+            path, anchor = unquote(urlsplit(url).path.removeprefix(urlsplit(base).path)).lstrip("/"), unquote(urlsplit(url).fragment)
+            target = path or "index.html"
+            if not (folder / target).is_file():
+                bad.append(f"{name}: no page {target}")
+            elif target in found and anchor not in found[target]["ids"]:
+                bad.append(f"{name}: no anchor #{anchor} in {target}")
+    return bad
+
+
+def complaints(found: dict[str, dict]) -> list[str]:
+    return [f"{name}: {b}" for name, page in found.items() for b in page["bad"]]
+
+
+def names() -> list[str]:
+    return [f"{page_name(nb)}.html" for nb in notebooks()]
+
+
+def test_every_notebook_has_a_page(site):
+    assert sorted(p.name for p in site.glob("*.html")) == sorted([*names(), "404.html"])
+
+
+def test_pages_are_sound(browser, base, site):
+    found = visit(browser, base, names())
+    assert not complaints(found)
+    assert not dead_links(found, base, site)
+
+
+def test_navigation_reaches_every_page(browser, base):
+    links = visit(browser, base, ["index.html"])["index.html"]["links"]
+    assert {u.split("#")[0].rpartition("/")[2] for u in links} >= set(names())
+
+
+def test_search_finds_geman(browser, base):
+    page = browser.new_page()
+    page.goto(f"{base}/index.html")
+    page.locator(".md-search__button").click()
+    page.locator("input[role=combobox]").fill("Geman")
+    hit = page.locator("a[role=option]").first
+    hit.wait_for(timeout=20_000)
+    assert "Geman" in hit.inner_text()
+    assert "\\(" not in hit.inner_text()
+    hit.click()
+    page.wait_for_url(re.compile(r"\w+\.html"))
+    assert "Geman" in page.locator("article").inner_text()
+    page.close()
+
+
+def test_dark_mode_follows_the_system_and_the_switch(browser, base):
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto(f"{base}/index.html")
+    scheme = "() => document.body.getAttribute('data-md-color-scheme')"
+    page.wait_for_function("document.body.getAttribute('data-md-color-scheme') == 'slate'")
+    page.locator("label[for=__palette_0]:visible, label[for=__palette_1]:visible").first.click()
+    assert page.evaluate(scheme) == "default"
+    context.close()
+
+
+_BROKEN = """<!doctype html><html data-typeset="done"><body><article><p>Mass is $E=mc^2$.</p>
+<p>Half is \\frac{1}{2}.</p>
+<p>See @eq-mass.</p>
+<span class="arithmatex">\\(x\\)</span><a href="gone.html">a</a><a href="#nowhere">b</a><img src="none.png">
+<script src="https://example.com/x.js"></script><script>undefinedName</script>
+<div style="width:2000px">wide</div></article></body></html>"""
+
+
+def test_the_checks_see_faults(browser, tmp_path):
+    """Each kind of fault, made on purpose, is reported."""
+    (tmp_path / "broken.html").write_text(_BROKEN)
+    base = tmp_path.as_uri()
+    found = visit(browser, base, ["broken.html"])
+    said = "\n".join(complaints(found) + dead_links(found, base, tmp_path))
+    for fault in ("raw source in the text: $E=mc", r"raw source in the text: \frac", "@eq-mass", "not typeset", "no page gone.html",
+                  "no anchor #nowhere", "image does not load", "leaves the machine: https://example.com", "script error", "wide on a screen"):
+        assert fault in said, (fault, said)

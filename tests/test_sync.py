@@ -1,0 +1,60 @@
+"""Notebooks are the source: modules, README and navigation follow from them."""
+import json
+import re
+import shutil
+
+import pytest
+import yaml
+
+from tools import sync
+from tools.book import NBS, notebooks
+
+
+def test_modules_notebooks_and_readme_agree():
+    assert not sync.drift(), "run `make notebooks`"
+
+
+@pytest.mark.parametrize("path, change", [
+    ("robust_general/figures.py", lambda s: s.replace("def style(", "def styles(")),
+    ("nbs/00_figures.ipynb", lambda s: s.replace('"execution_count": null', '"execution_count": 7')),
+    ("README.md", lambda s: s + "\nedited by hand\n"),
+])  # fmt: skip
+def test_drift_is_seen(root, tmp_path, monkeypatch, path, change):
+    for name in ("nbs", "robust_general"):
+        shutil.copytree(root / name, tmp_path / name, symlinks=True)
+    for name in ("settings.ini", "README.md"):
+        shutil.copy(root / name, tmp_path)
+    target = tmp_path / path
+    target.write_text(change(target.read_text()))
+    for name, value in (("ROOT", tmp_path), ("NBS", tmp_path / "nbs"), ("PACKAGE", tmp_path / "robust_general")):
+        monkeypatch.setattr(sync, name, value)
+    assert path in sync.drift()
+
+
+def test_sidebar_lists_every_notebook(root):
+    text = (root / "_quarto.yml").read_text()
+    listed = re.findall(r"[\w.-]+\.ipynb", str(yaml.safe_load(text)["website"]["sidebar"]))
+    assert sorted(listed) == sorted(p.name for p in notebooks())
+
+
+@pytest.mark.parametrize("nb", notebooks(), ids=lambda p: p.name)
+def test_stored_outputs_are_presentable(nb):
+    assert nb.stat().st_size < 1_000_000
+    for cell in json.loads(nb.read_text())["cells"]:
+        for o in cell.get("outputs", []):
+            assert o["output_type"] != "error" and o.get("name") != "stderr", o
+            text = json.dumps({k: v for k, v in o.items() if k != "data"}) + json.dumps(
+                {k: v for k, v in o.get("data", {}).items() if k.startswith("text")})
+            assert not re.search(r"/(home|root|tmp|Users)/|site-packages|0x[0-9a-f]{8}", text), text
+
+
+def test_links_between_notebooks_lead_somewhere():
+    for nb in notebooks():
+        for target in re.findall(r"\]\(([\w./-]+\.(?:ipynb|md))", nb.read_text()):
+            assert (NBS / target).exists(), f"{nb.name} links to {target}"
+
+
+def test_every_notebook_opens_with_title_and_claim():
+    for nb in NBS.glob("[0-9]*.ipynb"):
+        first = json.loads(nb.read_text())["cells"][0]
+        assert re.match(r"# .+\n\n?> .+", "".join(first["source"])), nb.name

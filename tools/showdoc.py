@@ -1,0 +1,138 @@
+"""How the site documents code. settings.ini tells nbdev to use these.
+
+`ParameterTable`: for each exported name its signature, sentence, table of parameters and folded source.
+`fold_private`: exported cells with helpers or constants stay on the page, folded, instead of vanishing.
+"""
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import textwrap
+
+from fastcore.docments import docments
+
+
+def _text(value) -> str:
+    """An annotation or default as its author wrote it."""
+    if value is inspect.Parameter.empty:
+        return ""
+    if isinstance(value, str):
+        return value
+    return getattr(value, "__name__", repr(value))
+
+
+def _code(text: str) -> str:
+    """Code in a table cell; HTML, because a bar in backticks would end the cell."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;")
+    return f"<code>{text}</code>" if text else ""
+
+
+def _prose(text: str | None) -> str:
+    return (text or "").replace("|", "\\|").replace("\n", " ")
+
+
+def _class_source(cls: type) -> str:
+    """Source of a class made in a notebook cell, which `inspect` does not find: the cell is that of its methods."""
+    method = next(f for f in vars(cls).values() if inspect.isfunction(f))
+    cell = "".join(linecache.getlines(method.__code__.co_filename))
+    node = next(n for n in ast.parse(cell).body if isinstance(n, ast.ClassDef) and n.name == cls.__name__)
+    return ast.get_source_segment(cell, node)
+
+
+class ParameterTable:
+    def __init__(self, sym, name: str | None = None, title_level: int = 3):
+        self.sym, self.level = sym, title_level
+        self.name = name or sym.__qualname__
+
+    def _signature(self) -> str:
+        try:
+            sig = inspect.signature(self.sym)
+        except (TypeError, ValueError):
+            return ""
+        params = [
+            str(p.replace(annotation=inspect.Parameter.empty))
+            for p in sig.parameters.values()
+            if p.name != "self"
+        ]
+        return f"```python\n{self.name}({', '.join(params)})\n```"
+
+    def _rows(self) -> list[list[str]]:
+        try:
+            sig, docs = inspect.signature(self.sym), docments(self.sym, full=True)
+        except (TypeError, ValueError):
+            return []
+        rows = []
+        for p in sig.parameters.values():
+            if p.name != "self":
+                star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+                default = "" if p.default is p.empty else repr(p.default)
+                what = docs.get(p.name, {}).get("docment")
+                rows.append([_code(star + p.name), _code(_text(p.annotation)), _code(default), _prose(what)])
+        if sig.return_annotation not in (sig.empty, None, "None") and not inspect.isclass(self.sym):
+            what = docs.get("return", {}).get("docment")
+            rows.append(["**returns**", _code(_text(sig.return_annotation)), "", _prose(what)])
+        return rows
+
+    def _table(self) -> str:
+        if not (rows := self._rows()):
+            return ""
+        lines = [["Parameter", "Type", "Default", "Meaning"], ["---"] * 4, *rows]
+        keep = [i for i in range(4) if i < 1 or any(r[i] for r in rows)]  # no column without an entry
+        return "\n".join("| " + " | ".join(l[i] for i in keep) + " |" for l in lines)
+
+    def _source(self) -> str:
+        try:
+            src = _class_source(self.sym) if inspect.isclass(self.sym) else inspect.getsource(self.sym)
+        except (OSError, TypeError, StopIteration):
+            return ""
+        src = textwrap.dedent(src).rstrip()
+        return '??? quote "Source"\n' + textwrap.indent(f"```python\n{src}\n```", "    ")
+
+    def _members(self) -> list[str]:
+        """Public methods that say what they do."""
+        if not inspect.isclass(self.sym):
+            return []
+        return [
+            ParameterTable(f, f"{self.name}.{n}", self.level + 1)._body(source=False)
+            for n, f in vars(self.sym).items()
+            if not n.startswith("_") and inspect.isfunction(f) and f.__doc__
+        ]
+
+    def _body(self, source: bool = True) -> str:
+        # The anchor is the one nbdev's own links point to.
+        parts = [f"{'#' * self.level} `{self.name}` {{ #{self.name.lower()} .api }}", self._signature()]
+        if inspect.isfunction(self.sym) or "__doc__" in vars(self.sym):
+            parts.append(inspect.getdoc(self.sym) or "")
+        parts.append(self._table())
+        if source:
+            parts.append(self._source())
+        return "\n\n".join(p for p in parts if p)
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join([self._body(), *self._members()])
+
+    __str__ = __repr__ = _repr_markdown_
+
+
+def _hidden_names(code: str) -> list[str]:
+    """Helpers and constants a cell defines, which get no table of their own."""
+    names = []
+    for node in ast.parse(code).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name.startswith("_"):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names += [t.id for t in node.targets if isinstance(t, ast.Name)]
+    return names
+
+
+def fold_private(cell) -> None:
+    """nbdev's `rm_export`, except that cells with helpers or constants are kept, folded."""
+    directives = (cell.directives_ or {}).keys()
+    if directives & {"hide", "default_exp"}:
+        del cell["source"]
+    elif directives & {"export", "exporti"}:
+        if names := _hidden_names(cell.source):
+            cell["source"] = f"#| code-fold: true\n#| code-summary: {', '.join(f'`{n}`' for n in names)}\n" + cell.source
+        else:
+            del cell["source"]
