@@ -9,7 +9,6 @@ INSTALLED := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml | cks
 
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PYTHONPATH := .
 
 .DEFAULT_GOAL := help
 .PHONY: help install reproduce test docs bench notebooks clean

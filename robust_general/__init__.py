@@ -2,3 +2,4 @@
 __version__ = "0.1.0"
 
 from .loss import GeneralLoss as GeneralLoss, influence as influence, rho as rho
+from .weights import irls_weight as irls_weight, outlier_process as outlier_process

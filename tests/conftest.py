@@ -32,10 +32,11 @@ class Project:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        for name in ("nbs", "tests", "figures"):
+        for name in ("nbs", "tests", "figures", "robust_general"):
             (folder / name).mkdir(parents=True)
-        for name in ("settings.ini", "constraints.txt"):
-            shutil.copy(ROOT / name, folder)
+        for name in ("settings.ini", "constraints.txt", "robust_general/figures.py"):
+            shutil.copy(ROOT / name, folder / name)
+        (folder / "robust_general/__init__.py").touch()  # one module: quick to import
 
     def write(self, name: str, *cells: str) -> None:
         (self.folder / "nbs" / name).write_text(notebook(*cells))

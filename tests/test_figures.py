@@ -6,7 +6,8 @@ from tools.book import FIGURES, notebooks, read_cells
 
 
 def test_none_is_stale():
-    assert not reproduce.stale(reproduce.read_manifest()), "run `make reproduce`"
+    bad = reproduce.stale(reproduce.read_manifest())
+    assert not bad, "run `make reproduce`:\n" + "\n".join(bad)
 
 
 def test_referenced_figures_exist():

@@ -6,7 +6,8 @@ from tools import book, ledger
 
 
 def test_the_book():
-    assert not ledger.problems()
+    bad = ledger.problems()
+    assert not bad, "\n".join(bad)
 
 
 def test_the_list():

@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+from tools import book
+
 LOG = "open('ran.txt', 'a').write({!r} + '\\n')"
 IMPORT = "from robust_general.figures import save_table"
 
@@ -75,3 +77,25 @@ def test_failure_is_reported(project):
     assert status and "ZeroDivisionError" in said and "01_bad.ipynb failed" in said
     status, said = project.run("reproduce", "03_none")
     assert status and "03_none saves no figure or table" in said
+
+
+def test_inputs_are_what_is_imported(project, monkeypatch):
+    """A chapter's figures depend on the modules it reaches, however indirectly, and on no others."""
+    package = project.folder / "robust_general"
+    (package / "base.py").write_text("K = 1\n")
+    (package / "near.py").write_text("from .base import K\n")
+    (package / "far.py").write_text("L = 1\n")
+    (package / "__init__.py").write_text("from .near import K as K\n")
+    project.write("01_one.ipynb", "from robust_general import K")
+    nb = project.folder / "nbs" / "01_one.ipynb"
+    monkeypatch.setattr(book, "PACKAGE", package)
+    before = book.inputs(nb)
+    (package / "far.py").write_text("L = 2\n")
+    (package / "base.py").write_text("K = 1  # a remark\n")
+    assert book.inputs(nb) == before
+    (package / "base.py").write_text("K = 2\n")
+    assert book.inputs(nb) != before
+    project.write("01_one.ipynb", "import scipy")
+    before = book.inputs(nb)
+    monkeypatch.setattr(book, "_pins", lambda: {"scipy": "0.1", "torch": "0.1"})
+    assert book.inputs(nb) != before

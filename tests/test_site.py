@@ -1,6 +1,8 @@
 """The site in a real browser: every page, from disk and from a server, on a desk and on a phone."""
 import functools
 import http.server
+import importlib
+import inspect
 import re
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from robust_general._modidx import d
 from tools.book import notebooks, page_name
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -116,7 +119,7 @@ def visit(browser: Browser, base: str, names: list[str]) -> dict[str, dict]:
             bad += [f"{b} ({size})" for b in page.evaluate(_FAULTS)]
         bad += [f"leaves the machine: {u}" for u in away]
         away.clear()
-        found[name] = {"bad": bad, "links": page.evaluate(_LINKS), "ids": set(page.evaluate(_IDS)) | {"", "__skip"}}
+        found[name] = {"bad": bad, "links": page.evaluate(_LINKS), "ids": {"", *page.evaluate(_IDS)}}
         page.close()
     context.close()
     return found
@@ -153,8 +156,24 @@ def test_every_notebook_has_a_page(site):
 
 def test_pages_are_sound(browser, base, site):
     found = visit(browser, base, names())
-    assert not complaints(found)
-    assert not dead_links(found, base, site)
+    bad = complaints(found) + dead_links(found, base, site)
+    assert not bad, "\n".join(bad)
+
+
+def test_every_public_name_is_documented(site):
+    """Where nbdev's index says it is: a heading and, for its parameters, a table with types."""
+    for module, symbols in d["syms"].items():
+        public = importlib.import_module(module).__all__
+        for name, (place, _) in symbols.items():
+            short = name.removeprefix(module + ".")
+            if short not in public:
+                continue
+            page, _, anchor = place.partition("#")
+            entry = re.split(rf'<h3[^>]* id="{re.escape(anchor)}"', (site / page).read_text())[1:]
+            assert entry, f"{place} is missing"
+            if inspect.signature(getattr(importlib.import_module(module), short)).parameters:
+                head = re.search(r"<thead>.*?</thead>", entry[0], re.S)
+                assert head and "Parameter" in head[0] and "Type" in head[0], place
 
 
 def test_navigation_reaches_every_page(browser, base):

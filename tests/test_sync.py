@@ -7,11 +7,12 @@ import pytest
 import yaml
 
 from tools import sync
-from tools.book import NBS, notebooks
+from tools.book import NBS, notebooks, read_cells
 
 
 def test_modules_notebooks_and_readme_agree():
-    assert not sync.drift(), "run `make notebooks`"
+    bad = sync.drift()
+    assert not bad, "run `make notebooks`:\n" + "\n".join(bad)
 
 
 @pytest.mark.parametrize("path, change", [
@@ -46,6 +47,14 @@ def test_stored_outputs_are_presentable(nb):
             text = json.dumps({k: v for k, v in o.items() if k != "data"}) + json.dumps(
                 {k: v for k, v in o.get("data", {}).items() if k.startswith("text")})
             assert not re.search(r"/(home|root|tmp|Users)/|site-packages|0x[0-9a-f]{8}", text), text
+
+
+@pytest.mark.parametrize("nb", notebooks(), ids=lambda p: p.name)
+def test_figures_and_tables_are_stored(nb):
+    """The site shows what notebooks store, without running them."""
+    for c in read_cells(nb):
+        if c.kind == "code" and (c.has("fig-cap") or re.search(r"^save_(figure|table)\(", c.code, re.M)):
+            assert c.outputs, f"{nb.name} has a figure or table without its output; run `make notebooks`:\n{c.source}"
 
 
 def test_links_between_notebooks_lead_somewhere():

@@ -1,5 +1,6 @@
 """The wheel, installed beside numpy, scipy and torch alone."""
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -51,9 +52,10 @@ def python(wheel, tmp_path_factory) -> Path:
             if not (site / top).exists():
                 (site / top).symlink_to(SITE / top)
     python = venv / "bin" / "python"
-    # With dependencies: pip itself finds that nothing is missing.
+    # With dependencies: pip itself finds that nothing is missing. Away from here: it would find this folder's package.
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PIP_CONSTRAINT")}
     cmd = [sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--quiet", wheel]
-    subprocess.run(cmd, check=True)
+    subprocess.run(cmd, check=True, cwd=venv, env=env)
     return python
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -73,6 +74,29 @@ def digest(*parts: str | bytes) -> str:
         p = p.encode() if isinstance(p, str) else p
         h.update(len(p).to_bytes(8, "big") + p)
     return h.hexdigest()[:16]
+
+
+_MADE = {".git", ".venv", ".cache", "_docs", "_proc", "build", "dist", "__pycache__", ".pytest_cache"}
+
+
+def contents(*tops: Path) -> str:
+    """Hash of the files at or under some paths, names and bytes, without what the tools make."""
+    parts = []
+    for top in filter(Path.exists, tops):
+        for folder, dirs, files in os.walk(top) if top.is_dir() else [(top.parent, [], [top.name])]:
+            dirs[:] = sorted(d for d in dirs if d not in _MADE and not d.endswith(".egg-info"))
+            for f in sorted(files):
+                p = Path(folder, f)
+                parts += [os.path.relpath(p, ROOT), p.read_bytes()]
+    return digest(*parts)
+
+
+def atomic_write(path: Path, data: str) -> None:
+    """Write a whole file or nothing. Not the package's own: the tools must work while the package is broken."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(data, encoding="utf-8")
+    os.replace(part, path)
 
 
 # What a notebook's results depend on. These run and show notebooks, and change no result:
@@ -160,10 +184,3 @@ def inputs(nb: Path) -> str:
         todo, other = todo | own, other | ext
     dists = {d for o in other for d in _distributions().get(o, []) if d in _pins() and d not in _HARMLESS}
     return digest(*code, *(f"{k}: {v}" for k, v in sorted(modules.items())), *(f"{d}=={_pins()[d]}" for d in sorted(dists)))
-
-
-def atomic_write(path: Path, data: str | bytes) -> None:
-    """`robust_general.figures.atomic_write`, which only the tools that write import."""
-    from robust_general.figures import atomic_write
-
-    atomic_write(path, data)

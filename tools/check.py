@@ -14,10 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.book import CACHE, FIGURES, PACKAGE, ROOT, atomic_write, digest, notebooks
+from tools.book import CACHE, FIGURES, PACKAGE, ROOT, atomic_write, contents, digest, notebooks
 
 PASSED = CACHE / "passed"
-_MADE = {".git", ".venv", ".cache", "_docs", "_proc", "build", "dist", "__pycache__", ".pytest_cache"}
 
 
 @dataclass
@@ -32,18 +31,6 @@ class Task:
 
     def passed(self) -> bool:
         return self.stamp.exists() and self.stamp.read_text() == self.key
-
-
-def contents(*tops: Path) -> str:
-    """Hash of the files at or under some paths, names and bytes, without what the tools make."""
-    parts = []
-    for top in filter(Path.exists, tops):
-        for folder, dirs, files in os.walk(top) if top.is_dir() else [(top.parent, [], [top.name])]:
-            dirs[:] = sorted(d for d in dirs if d not in _MADE and not d.endswith(".egg-info"))
-            for f in sorted(files):
-                p = Path(folder, f)
-                parts += [str(p.relative_to(ROOT)), p.read_bytes()]
-    return digest(*parts)
 
 
 def tasks() -> tuple[list[Task], list[Task]]:

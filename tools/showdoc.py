@@ -13,13 +13,23 @@ import textwrap
 from fastcore.docments import docments
 
 
-def _text(value) -> str:
-    """An annotation or default as its author wrote it."""
+def _name(value) -> str:
+    return getattr(value, "__name__", str(value))
+
+
+def _type(value, sym) -> str:
+    """An annotation as its author wrote it, but with the members of a union that has a name of its own."""
     if value is inspect.Parameter.empty:
         return ""
-    if isinstance(value, str):
-        return value
-    return getattr(value, "__name__", repr(value))
+    if not isinstance(value, str):
+        return _name(value)
+    names = getattr(sym.__init__ if inspect.isclass(sym) else sym, "__globals__", {})
+    members = getattr(names.get(value), "__args__", ())
+    return " | ".join(map(_name, members)) or value
+
+
+def _default(value) -> str:
+    return _name(value) if callable(value) else repr(value)
 
 
 def _code(text: str) -> str:
@@ -51,7 +61,7 @@ class ParameterTable:
         except (TypeError, ValueError):
             return ""
         params = [
-            str(p.replace(annotation=inspect.Parameter.empty))
+            str(p.replace(annotation=p.empty, default=p.empty)) + ("" if p.default is p.empty else f"={_default(p.default)}")
             for p in sig.parameters.values()
             if p.name != "self"
         ]
@@ -66,12 +76,12 @@ class ParameterTable:
         for p in sig.parameters.values():
             if p.name != "self":
                 star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
-                default = "" if p.default is p.empty else repr(p.default)
+                default = "" if p.default is p.empty else _default(p.default)
                 what = docs.get(p.name, {}).get("docment")
-                rows.append([_code(star + p.name), _code(_text(p.annotation)), _code(default), _prose(what)])
+                rows.append([_code(star + p.name), _code(_type(p.annotation, self.sym)), _code(default), _prose(what)])
         if sig.return_annotation not in (sig.empty, None, "None") and not inspect.isclass(self.sym):
             what = docs.get("return", {}).get("docment")
-            rows.append(["**returns**", _code(_text(sig.return_annotation)), "", _prose(what)])
+            rows.append(["**returns**", _code(_type(sig.return_annotation, self.sym)), "", _prose(what)])
         return rows
 
     def _table(self) -> str:

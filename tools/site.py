@@ -21,8 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from tools.book import CACHE, FIGURES, NBS, PACKAGE, ROOT, Cell, digest, notebooks, page_name, parse_cell
-from tools.check import contents
+from tools.book import CACHE, FIGURES, NBS, PACKAGE, ROOT, Cell, atomic_write, contents, digest, notebooks, page_name, parse_cell
 from tools.ledger import badge, cell_marks, table
 
 SITE, PROC, WORK = ROOT / "_docs", ROOT / "_proc", CACHE / "site"
@@ -54,13 +53,16 @@ def process() -> None:
     from nbdev.serve import proc_nbs
 
     shared = contents(PACKAGE, ROOT / "settings.ini", ROOT / "constraints.txt", Path(__file__).parent / "showdoc.py")
+    todo = {}
     for nb in notebooks():
         key, stamp = digest(shared, nb.read_bytes()), CACHE / "proc" / nb.name
         if not stamp.exists() or stamp.read_text() != key:
             (PROC / nb.name).unlink(missing_ok=True)
-            stamp.parent.mkdir(parents=True, exist_ok=True)
-            stamp.write_text(key)
+            todo[stamp] = key
+    os.environ["PYTHONWARNINGS"] = "ignore:Found cells containing imports"  # nbdev's advice to authors, not to readers
     proc_nbs(n_workers=2)
+    for stamp, key in todo.items():
+        atomic_write(stamp, key)
     for p in PROC.glob("*.ipynb"):
         if not (NBS / p.name).exists():
             p.unlink()
@@ -214,6 +216,8 @@ def _inline_math(text: str) -> str:
             f = f.replace(r"\|", r"{\Vert}").replace("|", r"{\vert}")
         return f"${f}$"
 
+    # Nor may a number in a table be broken at its minus: 1e-9.
+    text = re.sub(r"^\|.*$", lambda m: re.sub(r"(?<=\d)e-(?=\d)", "e\u2212", m[0]), text, flags=re.M)
     return re.sub(r"`[^`\n]*`|(?<![\\$])\$(?![\s$])([^$]+?)(?<![\s\\])\$(?!\d)", change, text)
 
 
@@ -449,7 +453,7 @@ def main() -> None:
         print("The site is up to date.")
     else:
         build()
-        stamp.write_text(key)
+        atomic_write(stamp, key)
     print(f"Open {index.relative_to(ROOT)} in a browser.")
 
 
