@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from robust_general.loss import _worst, influence, rho
+from robust_general.elementwise import _partial, _worst
+from robust_general.loss import influence, rho
 from robust_general.weights import (
     _exact_psi,
     _exact_psi_slopes,
     _exact_weight,
     _exact_weight_slopes,
-    _partial,
     irls_weight,
     outlier_process,
 )

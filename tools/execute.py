@@ -43,10 +43,11 @@ def run(nb: Path, flags: set[str], write: bool = False, tick=lambda: None) -> No
                 continue
             raw.outputs = []
             shell.cell(raw)
-            # Warnings go to the screen, not into the stored notebook.
+            # Warnings go to the screen, not into the stored notebook; progress bars, by now finished, nowhere.
             for o in raw.outputs:
                 if o.get("name") == "stderr":
-                    sys.stderr.write("".join(o.text))
+                    said = [l for l in "".join(o.text).split("\n") if l and "\r" not in l]
+                    sys.stderr.write("".join(l + "\n" for l in said))
             raw.outputs = [o for o in raw.outputs if o.get("name") != "stderr"]
             if shell.exc:
                 sys.exit(shell.prettytb(nb.name))

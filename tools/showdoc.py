@@ -2,6 +2,7 @@
 
 `ParameterTable`: for each exported name its signature, sentence, table of parameters and folded source.
 `fold_private`: exported cells with helpers or constants stay on the page, folded, instead of vanishing.
+`Pages`, which tools/site.py uses: building the site runs imports and exported cells, and nothing else.
 """
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import linecache
 import textwrap
 
 from fastcore.docments import docments
+from nbdev.processors import FilterDefaults, exec_show_docs
 
 
 def _name(value) -> str:
@@ -146,3 +148,19 @@ def fold_private(cell) -> None:
             cell["source"] = f"#| code-fold: true\n#| code-summary: {', '.join(f'`{n}`' for n in names)}\n" + cell.source
         else:
             del cell["source"]
+
+
+def only_needed(cell) -> None:
+    """Keep nbdev from running a whole cell, perhaps a slow one, because there is an import in it."""
+    if cell.cell_type != "code" or cell.directives_.keys() & {"export", "exports", "exporti"}:
+        return
+    body = cell.parsed_() or []
+    if "show_doc(" not in cell.source and not all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in body):
+        cell.directives_["eval:"] = ["false"]
+
+
+class Pages(FilterDefaults):
+    def base_procs(self):
+        procs = super().base_procs()
+        i = procs.index(exec_show_docs)
+        return [*procs[:i], only_needed, *procs[i:]]

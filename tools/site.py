@@ -50,8 +50,11 @@ class Page:
 
 def process() -> None:
     """nbdev's processed notebooks in _proc/, again only where something changed."""
-    from nbdev.serve import proc_nbs
+    import nbdev.serve
 
+    from tools.showdoc import Pages
+
+    nbdev.serve.FilterDefaults = Pages
     shared = contents(PACKAGE, ROOT / "settings.ini", ROOT / "constraints.txt", Path(__file__).parent / "showdoc.py")
     todo = {}
     for nb in notebooks():
@@ -59,8 +62,7 @@ def process() -> None:
         if not stamp.exists() or stamp.read_text() != key:
             (PROC / nb.name).unlink(missing_ok=True)
             todo[stamp] = key
-    os.environ["PYTHONWARNINGS"] = "ignore:Found cells containing imports"  # nbdev's advice to authors, not to readers
-    proc_nbs(n_workers=2)
+    nbdev.serve.proc_nbs(n_workers=2)
     for stamp, key in todo.items():
         atomic_write(stamp, key)
     for p in PROC.glob("*.ipynb"):
