@@ -228,7 +228,7 @@ def markdown(text: str, page: Page, book: dict[str, Page]) -> str:
     def change(t: str) -> str:
         t = re.sub(r"^#+ .*$", lambda m: _unlink(m[0]), t, flags=re.M)
         t = re.sub(r"!\[([^\]]*)\]\((figures/[\w.-]+)\)", lambda m: picture(m[2], escape(m[1]), WORK / "docs"), t)
-        t = re.sub(r"(?<!!)\[((?:[^\[\]]|\\.)*)\]\(([^)\s#]*)(#[^)\s]*)?\)", _link(page, book), t)
+        t = re.sub(r"(?<!!)\[((?:[^\[\]\\]|\\.)*)\]\(([^)\s#]*)(#[^)\s]*)?\)", _link(page, book), t)
         t = _DISPLAY.sub(_equation(page), t)
         t = _REF.sub(_reference(page, book), t)
         return _inline_math(_lists(t))
