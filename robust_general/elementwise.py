@@ -26,7 +26,7 @@ def _plain(t:Tensor)->bool:
     return True
 
 # %% ../nbs/00a_elementwise.ipynb #abbb37f3
-_BLOCK = 2**18   # elements; 1 MB of float32
+_BLOCK = 2**17   # elements; half a MB of float32, so that a few of them fit into a core's cache
 
 def _blocks(args)->list|None:
     "Slices of the leading rows of the broadcast `args`, or None where blocks do not help"
@@ -132,11 +132,11 @@ _DOMAIN = {'alpha': (lambda a: a==a, 'must not be nan'),
            'scale': (lambda c: c > 0, 'must be positive'),
            'z': (lambda z: (z >= 0) & (z <= 1), 'must lie in [0, 1]')}
 
-def _check_values(**args):
+def _check_values(domain:dict=_DOMAIN, /, **args):
     "Raise a ValueError that names the first value outside its domain, where values can be read for free"
     for name,a in args.items():
         if isinstance(a, Tensor) and not _plain(a): continue
-        inside, rule = _DOMAIN[name]
+        inside, rule = domain[name]
         ok = inside(a)
         if isinstance(a, Tensor):
             if not ok.all(): raise ValueError(f"{name} {rule}, got {a.detach()[~ok][0].item()}")

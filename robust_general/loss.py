@@ -221,26 +221,34 @@ def _value_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, float]:
     return (h + 2).mul_(h), b/alpha
 
 # %% ../nbs/01_loss.ipynb #083717eb
-def _slope_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, float]:
-    "Derivative of the loss in the residual for one alpha and one scale, as a tensor and a factor"
-    o, end, (x, c) = _FORMAT[x.dtype], _FORMAT[x.dtype]['huge']**.5, _unit(x, scale)
-    outer = 1. if c==scale else 1/scale                        # what is left of the chain rule if x was divided
-    if alpha==2: return x, outer/c**2
+def _slope_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, Tensor|None, float]:
+    "Derivative of the loss in the residual for one alpha and one scale, as one or two tensors and a factor to multiply"
+    o, (x, c) = _FORMAT[x.dtype], _unit(x, scale)
+    k = 1/c**2 if c==scale else 1/scale                        # if x was divided, one factor is left of the chain rule
+    if alpha==2: return x, None, k
+    if abs(alpha) > o['cap']: return _square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_(), x, k
+    t = _square(x, 1/(abs(alpha-2)*c*c), 1.)                   # 1+t
+    top = t.amax().item() if t.numel() and _plain(x) else inf
+    if alpha==-2: return t.reciprocal_(), t*x, k
+    if not top < o['huge']: return _slope_far(x, alpha, c, k)
+    if alpha==1: return t.rsqrt_(), x, k
+    if abs(alpha) < o['zero']: return t.reciprocal_(), x, k
+    power, y, r = alpha/2 - 1, math.log(top), None
+    if alpha < 1.5 and not (y < 16 and power*y > -60): r, power = t.rsqrt().mul_(x), power + .5        # @eq-sqrt
+    if abs(power) > 4: t = _square(x, 1/(abs(alpha-2)*c*c)).log1p_().mul_(power/math.log(2))
+    else: t = t.log2_().mul_(power)                            # a power this small forgives the rounding of 1+t
+    return t.exp2_(), x if r is None else r, k
+
+def _slope_far(x:Tensor, alpha:float, c:float, k:float)->tuple[Tensor, Tensor|None, float]:
+    "The same where a square overflows, or where nobody can look whether one does"
     if alpha==1:
-        near = x.clamp(-end, end)
-        return _square(near, 1., c*c).rsqrt_().mul_(near), outer/c
-    if abs(alpha) < o['zero']: return x.reciprocal().add_(x, alpha=.5/c**2).reciprocal_(), outer/c**2
-    if alpha==-2:
-        q = _square(x, .25/c**2, 1.)
-        return (x/q).div_(q), outer/c**2
-    if abs(alpha) > o['cap']: return _square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_().mul_(x), outer/c**2
-    t = _square(x, 1/(abs(alpha-2)*c*c))
-    if not _plain(x) or (t.numel() and not t.amax() < o['huge']): return _slope(x/c, alpha), outer/c
-    r = None if alpha > 1.5 else (t + 1).rsqrt_()                # @eq-sqrt
-    power = alpha/2 - (1. if r is None else .5)
-    if abs(power) > 4: t = t.log1p_().mul_(power/math.log(2))
-    else: t = t.add_(1).log2_().mul_(power)                    # a power this small forgives the rounding of 1+t
-    return t.exp2_().mul_(x) if r is None else t.exp2_().mul_(r.mul_(x)), outer/c**2
+        x = x.clamp(-(end := _FORMAT[x.dtype]['huge']**.5), end)
+        return _square(x, 1/c**2, 1.).rsqrt_(), x, k
+    if abs(alpha) < _FORMAT[x.dtype]['zero']: return x.reciprocal().add_(x, alpha=.5/c**2).reciprocal_(), None, k
+    return _slope(x/c, alpha), None, k*c
+
+def _product(a:Tensor, b:Tensor|None, k:float, out:Tensor|None=None)->Tensor: # a*b*k in one visit
+    return torch.mul(a, k, out=out) if b is None else torch.addcmul(a.new_zeros(()), a, b, value=k, out=out)
 
 # %% ../nbs/01_loss.ipynb #8b51f11d
 def _wide(x:Tensor)->Tensor: return x if x.dtype in _WIDE else x.float()
@@ -285,8 +293,7 @@ def _influence_value(x, alpha, scale):
     _check_values(alpha=alpha, scale=scale)
     alpha = _number(alpha)
     if isinstance(alpha, float) and isinstance(scale, float):
-        v,k = _slope_at(_wide(x), alpha, scale)
-        return (v*k).to(x.dtype)
+        return _product(*_slope_at(_wide(x), alpha, scale)).to(x.dtype)
     z = _ratio(x, scale)
     return (_slope(z, _cast(alpha, z))/_cast(scale, z)).to(x.dtype)
 
@@ -323,6 +330,41 @@ def influence(
     return _apply(_influence, 'x alpha scale', x, alpha, scale)
 
 # %% ../nbs/01_loss.ipynb #d847c6c6
+def _sum_at(x:Tensor, alpha:float, scale:float)->float: # nan or too small to be trusted, see `_total_at`
+    "Sum of the loss by the shortest formula, for one alpha and one scale"
+    o, n, (x, c), b = _FORMAT[x.dtype], x.numel(), _unit(x, scale), abs(alpha-2)
+    if alpha==2: return (x*x).sum().item()*(.5/c**2)
+    if abs(alpha) > o['cap']: return math.copysign(_square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_().sum().item() - n, 1.)
+    if b < 2**-6: return math.nan
+    if abs(alpha) < o['zero']: return b/2*_sum_log1p(_square(x, 1/(b*c*c)).view(-1))
+    t = _square(x, 1/(b*c*c), 1.)                              # 1+t
+    if not t.amax() < o['huge']: return math.nan
+    if alpha==1: return t.sqrt_().sum().item() - n
+    if alpha==-2: return (x/t).mul_(x).sum().item()*(.5/c**2)
+    if abs(alpha) > 8: t = _square(x, 1/(b*c*c)).log1p_().mul_(alpha/2/math.log(2))
+    else: t = t.log2_().mul_(alpha/2)
+    return b/alpha*(t.exp2_().sum().item() - n)
+
+def _sum_log1p(t:Tensor)->float:
+    "Sum of log(1+t), overwriting `t`; inf where a product overflows"
+    rest, t = t[len(t)//4*4:], t[:len(t)//4*4]
+    for _ in range(2):
+        t, u = t.chunk(2) if len(t) else (t, t)
+        t = torch.addcmul(t + u, t, u)                          # @eq-group
+    return t.log1p_().sum().item() + rest.log1p().sum().item()
+
+# %% ../nbs/01_loss.ipynb #9e4bc8cf
+def _total_at(x:Tensor, alpha:float, scale:float)->float|Tensor:
+    "Sum of the loss, for one alpha and one scale"
+    if _plain(x) and x.numel():
+        total = _sum_at(x, alpha, scale)
+        exact = alpha in (2, -2) or abs(alpha) < _FORMAT[x.dtype]['zero']
+        unit = 1. if abs(alpha) > _FORMAT[x.dtype]['cap'] else abs((alpha-2)/alpha) if alpha else 0.
+        if (exact or total > unit*x.numel()/4) and total < inf: return total
+    v,k = _value_at(x, alpha, scale)
+    return v.sum()*k
+
+# %% ../nbs/01_loss.ipynb #4cd8d08f
 def _difference(a:Tensor, b:Tensor)->Tensor:
     "`a-b`, half precision subtracted in float32"
     return _wide(a) - _wide(b)
@@ -336,11 +378,8 @@ class _Total(torch.autograd.Function):
     "`factor` times the sum of the loss of `input - target`, for one alpha and one scale"
     @staticmethod
     def forward(input, target, alpha, scale, factor):
-        total = 0.
-        for a,b in _pieces(input, target):
-            v,k = _value_at(_difference(a, b), alpha, scale)
-            total = total + v.sum()*(k*factor)
-        return total.to(input.dtype)
+        total = sum(_total_at(_difference(a, b), alpha, scale) for a,b in _pieces(input, target))*factor
+        return total.to(input.dtype) if isinstance(total, Tensor) else input.new_full((), total)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -351,13 +390,12 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         input, target = ctx.saved_tensors
-        grad = grad*ctx.factor
-        if torch.is_grad_enabled() or not _plain(grad): d = (grad*_influence(_difference(input, target), ctx.alpha, ctx.scale)).to(input.dtype)
+        if torch.is_grad_enabled() or not _plain(grad): d = (grad*ctx.factor*_influence(_difference(input, target), ctx.alpha, ctx.scale)).to(input.dtype)
         else:
-            d = torch.empty_like(input)
+            d, grad = torch.empty_like(input), grad.item()*ctx.factor
             for a,b,o in _pieces(input, target, d):
-                v,k = _slope_at(_difference(a, b), ctx.alpha, ctx.scale)
-                torch.mul(v, grad*k, out=o)
+                u,v,k = _slope_at(_difference(a, b), ctx.alpha, ctx.scale)
+                _product(u, v, grad*k, out=o)
         return d if ctx.needs_input_grad[0] else None, -d if ctx.needs_input_grad[1] else None, None, None, None
 
     @staticmethod
