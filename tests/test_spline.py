@@ -28,14 +28,14 @@ def test_numpy_and_numbers():
 
 @pytest.mark.parametrize("bad, error, said", [
     (-1.0, ValueError, "got -1.0"), (math.nan, ValueError, "got nan"), (torch.tensor([1.0, -0.5]), ValueError, "alpha < 0, got -0.5"),
-    (torch.tensor([1, 2]), TypeError, "int64"), ("one", TypeError, "str")])
+    (torch.tensor([1, 2]), TypeError, "int64"), ("one", TypeError, "real numbers")])
 def test_bad_input_is_named(bad, error, said):
     with pytest.raises(error, match=said):
         log_partition(bad)
 
 
 def test_where_nobody_can_look_a_bad_shape_gives_nan():
-    got = torch.func.vmap(log_partition)(torch.tensor([-1.0, math.nan, 1.0]))
+    got = torch.compile(log_partition, fullgraph=True, backend="eager")(torch.tensor([-1.0, math.nan, 1.0]))
     assert got.isnan().tolist() == [True, True, False]
 
 
