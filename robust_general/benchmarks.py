@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from .loss import GeneralLoss, rho
 
 # %% auto #0
-__all__ = ['ratios', 'where_rho', 'loss_steps', 'bar', 'speed_table', 'peak_memory', 'import_times']
+__all__ = ['ratios', 'steady_memory', 'where_rho', 'loss_steps', 'bar', 'speed_table', 'peak_memory', 'import_times']
 
 # %% ../nbs/91_benchmarks.ipynb #d6581c71
 def ratios(
@@ -37,6 +37,14 @@ def ratios(
             pair = timed(fns[peer]), timed(fns[name])
             if i: pairs[name].append(pair)
     return {peer: 1., **{name: median(b for _,b in p)/median(a for a,_ in p) for name,p in pairs.items()}}
+
+# %% ../nbs/91_benchmarks.ipynb #4db78d28
+def steady_memory()->bool: # False where the C library cannot be asked, such as outside glibc
+    "Keep freed memory in this process, so that no step pays for fetching it again"
+    import ctypes
+    try: mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError): return False
+    return all([mallopt(option, value) for option,value in ((-1, 2**31-1), (-2, 2**27), (-3, 2**25))])   # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD
 
 # %% ../nbs/91_benchmarks.ipynb #9f1834da
 def where_rho(x:Tensor, alpha:Tensor, scale:Tensor|float=1.)->Tensor:
@@ -93,6 +101,7 @@ def speed_table(
 )->list: # Rows: step, a column per size, the bars
     "Ratios of every step at every size"
     rows = {}
+    steady_memory()
     for n,r in zip(sizes, repeats):
         torch._dynamo.reset()
         with torch._dynamo.config.patch(recompile_limit=64):       # every alpha is a graph of its own
