@@ -26,14 +26,14 @@ def _plain(t:Tensor)->bool:
     return True
 
 # %% ../nbs/00a_elementwise.ipynb #abbb37f3
-_BLOCK = 2**17   # elements; half a MB of float32, so that a few of them fit into a core's cache
+def _block()->int: return 2**17*torch.get_num_threads()   # elements; half a MB of float32 per core, so that a few of them fit into its cache
 
 def _blocks(args)->list|None:
     "Slices of the leading rows of the broadcast `args`, or None where blocks do not help"
     tensors = [a for a in args if isinstance(a, Tensor)]
-    if max(a.numel() for a in tensors) <= _BLOCK or not all(_plain(a) for a in tensors): return None
+    if max(a.numel() for a in tensors) <= _block() or not all(_plain(a) for a in tensors): return None
     shape = torch.broadcast_shapes(*(a.shape for a in tensors))
-    rows = max(1, _BLOCK*shape[0]//math.prod(shape))
+    rows = max(1, _block()*shape[0]//math.prod(shape))
     return [slice(i, i + rows) for i in range(0, shape[0], rows)] if shape[0] > 1 else None
 
 def _cut(a, block:slice, shape):

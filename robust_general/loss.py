@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .elementwise import (_BLOCK, _WIDE, _apply, _as_argument, _autocast, _check_values, _elementwise, _front, _plain, _worst)
+from .elementwise import (_WIDE, _apply, _as_argument, _autocast, _block, _check_values, _elementwise, _front, _plain, _worst)
 
 # %% auto #0
 __all__ = ['Real', 'rho', 'influence', 'GeneralLoss']
@@ -371,8 +371,8 @@ def _difference(a:Tensor, b:Tensor)->Tensor:
 
 def _pieces(*tensors:Tensor):
     "The tensors in matching blocks, or whole where blocks do not help"
-    whole = tensors[0].numel() <= _BLOCK or not all(t.is_contiguous() and _plain(t) for t in tensors)
-    return [tensors] if whole else zip(*(t.view(-1).split(_BLOCK) for t in tensors))
+    whole = tensors[0].numel() <= _block() or not all(t.is_contiguous() and _plain(t) for t in tensors)
+    return [tensors] if whole else zip(*(t.view(-1).split(_block()) for t in tensors))
 
 class _Total(torch.autograd.Function):
     "`factor` times the sum of the loss of `input - target`, for one alpha and one scale"

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 import robust_general
-from robust_general.elementwise import _BLOCK, _partial, _worst
+from robust_general.elementwise import _block, _partial, _worst
 from robust_general.loss import GeneralLoss, _exact_influence, _exact_rho, _exact_slope, influence, rho
 
 F32, F64 = torch.float32, torch.float64
@@ -143,7 +143,7 @@ def test_mean_of_nothing_is_nan_as_in_torch():
 
 @pytest.mark.parametrize('alpha', [2., 1., .5, 0., -2., -9., -inf, 2.001])
 def test_blocks_change_nothing(alpha):
-    n = _BLOCK + 17
+    n = _block() + 17
     x = torch.randn(n, generator=torch.Generator().manual_seed(0))
     parts = [x[i:i + 1000] for i in range(0, n, 1000)]
     assert torch.equal(rho(x, alpha, .7), torch.cat([rho(p, alpha, .7) for p in parts]))
@@ -246,7 +246,7 @@ def saved(fn, inputs):
 
 
 @pytest.mark.parametrize('alpha', [2., 1., .5, 0., -2., -inf])
-@pytest.mark.parametrize('n', [1000, 2*_BLOCK])
+@pytest.mark.parametrize('n', [1000, 2*_block()])
 def test_nothing_is_saved_but_the_inputs(alpha, n):
     x, t = torch.randn(n, requires_grad=True), torch.randn(n)
     a, c = torch.tensor(alpha, requires_grad=True), torch.tensor(.7, requires_grad=True)
