@@ -31,7 +31,7 @@ def _block()->int: return 2**17*torch.get_num_threads()   # elements; half a MB 
 def _blocks(args)->list|None:
     "Slices of the leading rows of the broadcast `args`, or None where blocks do not help"
     tensors = [a for a in args if isinstance(a, Tensor)]
-    if max(a.numel() for a in tensors) <= _block() or not all(_plain(a) for a in tensors): return None
+    if not all(_plain(a) for a in tensors) or max(a.numel() for a in tensors) <= _block(): return None
     shape = torch.broadcast_shapes(*(a.shape for a in tensors))
     rows = max(1, _block()*shape[0]//math.prod(shape))
     return [slice(i, i + rows) for i in range(0, shape[0], rows)] if shape[0] > 1 else None

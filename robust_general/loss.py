@@ -371,7 +371,7 @@ def _difference(a:Tensor, b:Tensor)->Tensor:
 
 def _pieces(*tensors:Tensor):
     "The tensors in matching blocks, or whole where blocks do not help"
-    whole = tensors[0].numel() <= _block() or not all(t.is_contiguous() and _plain(t) for t in tensors)
+    whole = not all(t.is_contiguous() and _plain(t) for t in tensors) or tensors[0].numel() <= _block()
     return [tensors] if whole else zip(*(t.view(-1).split(_block()) for t in tensors))
 
 class _Total(torch.autograd.Function):
