@@ -34,8 +34,9 @@ test: $(INSTALLED) ## Check that notebooks, modules and README agree; run every 
 docs: $(INSTALLED) ## Build the site into _docs/
 	@$(PY) -m tools.site
 
-bench: $(INSTALLED) ## Time the loss against its rivals, and write the table to figures/
-	@$(PY) -m tools.reproduce --force 91_benchmarks
+bench: $(INSTALLED) ## Time everything against its rivals, and write the tables to figures/ (ONLY=91_benchmarks for one page)
+	@$(PY) -c 'import open3d' 2>/dev/null || $(PY) -m pip install -e '.[dev,bench]'
+	@$(PY) -m tools.reproduce --force $(or $(ONLY),$(basename $(notdir $(wildcard nbs/91*.ipynb))))
 
 notebooks: $(INSTALLED) ## Export modules, run the notebooks so that their stored outputs are fresh, write README.md
 	@$(VENV)/bin/nbdev_export
