@@ -228,8 +228,8 @@ def _slope_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, Tensor|None,
     if alpha==2: return x, None, k
     if abs(alpha) > o['cap']: return _square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_(), x, k
     t = _square(x, 1/(abs(alpha-2)*c*c), 1.)                   # 1+t
-    top = t.amax().item() if t.numel() and _plain(x) else inf
     if alpha==-2: return t.reciprocal_(), t*x, k
+    top = t.amax().item() if t.numel() and _plain(x) else inf
     if not top < o['huge']: return _slope_far(x, alpha, c, k)
     if alpha==1: return t.rsqrt_(), x, k
     if abs(alpha) < o['zero']: return t.reciprocal_(), x, k
