@@ -1,0 +1,239 @@
+"""Contracts of the clustering estimator; the notebook holds the mathematics."""
+import math
+import pickle
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+pytest.importorskip("sklearn")
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris, make_blobs
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from robust_general.clustering import RobustContinuousClustering, edge_loss, edge_scale, edge_weight, mutual_graph, nearest
+
+
+@parametrize_with_checks([RobustContinuousClustering()])
+def test_sklearn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits().data[:500]
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    return RobustContinuousClustering().fit(digits)
+
+
+def test_what_is_learnt(digits, fitted):
+    n, d = digits.shape
+    assert fitted.labels_.shape == (n,) and set(fitted.labels_) == set(range(fitted.n_clusters_))
+    assert list(dict.fromkeys(fitted.labels_)) == list(range(fitted.n_clusters_))  # numbered as they appear
+    assert fitted.representatives_.shape == (n, d) and np.isfinite(fitted.representatives_).all()
+    assert sp.issparse(fitted.graph_) and fitted.graph_.shape == (n, n) and (fitted.graph_ != fitted.graph_.T).nnz == 0
+    assert {len(v) for v in fitted.history_.values()} == {fitted.n_iter_}
+    assert isinstance(fitted.n_clusters_, int)
+
+
+def test_representatives_of_a_cluster_gather(digits, fitted):
+    spread = lambda Z: sum(((Z[fitted.labels_ == k] - Z[fitted.labels_ == k].mean(0)) ** 2).sum() for k in range(fitted.n_clusters_))
+    unit = digits * (digits.shape[1] ** 0.5 / np.linalg.norm(digits, axis=1, keepdims=True))
+    assert spread(fitted.representatives_) < 0.1 * spread(unit)
+
+
+def test_fit_twice_and_pickle_and_clone(digits, fitted):
+    assert (pickle.loads(pickle.dumps(fitted)).labels_ == fitted.labels_).all()
+    assert (clone(fitted).fit_predict(digits) == fitted.labels_).all()
+
+
+@pytest.mark.parametrize("make", [np.float32, sp.csr_matrix, sp.csc_matrix, sp.coo_matrix, np.asfortranarray, np.ndarray.tolist])
+def test_any_kind_of_input(digits, fitted, make):
+    assert adjusted_rand_score(RobustContinuousClustering().fit_predict(make(digits)), fitted.labels_) == 1
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("solver", ["cg", "direct"])
+def test_solvers_and_threads_agree(digits, fitted, solver, n_jobs):
+    assert (RobustContinuousClustering(solver=solver, n_jobs=n_jobs).fit_predict(digits) == fitted.labels_).all()
+
+
+def test_more_dimensions_than_points():
+    X, y = make_blobs(60, 300, centers=3, cluster_std=2.0, random_state=0)
+    labels = [RobustContinuousClustering(n_neighbors=5, solver=s).fit_predict(X) for s in ("cg", "direct")]
+    assert (labels[0] == labels[1]).all() and adjusted_rand_score(labels[0], y) == 1
+
+
+@pytest.mark.parametrize("dtype", [bool, int, float])
+def test_connectivity(digits, fitted, dtype):
+    graph = (fitted.graph_ > 0).astype(dtype)
+    for g in (graph, graph.toarray(), sp.triu(graph), graph + sp.eye(len(digits), dtype=dtype)):
+        assert (RobustContinuousClustering().fit(digits, connectivity=g).labels_ == fitted.labels_).all()
+
+
+def test_no_edges_no_clusters(digits):
+    n = len(digits)
+    assert (RobustContinuousClustering().fit(digits, connectivity=sp.csr_matrix((n, n))).labels_ == np.arange(n)).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (500, 499)])
+def test_connectivity_of_the_wrong_shape(digits, shape):
+    with pytest.raises(ValueError, match=f"500 by 500, got {shape[0]} by {shape[1]}"):
+        RobustContinuousClustering().fit(digits, connectivity=np.ones(shape))
+
+
+def test_approximate_neighbours(digits, fitted, monkeypatch):
+    """The real package compiles for a minute, so one with its interface stands in."""
+    from sklearn.neighbors import NearestNeighbors
+
+    class NNDescent:
+        def __init__(self, data, n_neighbors, random_state, n_jobs):
+            d, i = NearestNeighbors(n_neighbors=n_neighbors).fit(data).kneighbors(data)
+            self.neighbor_graph = i, d
+
+    module = types.ModuleType("pynndescent")
+    module.NNDescent = NNDescent
+    monkeypatch.setitem(sys.modules, "pynndescent", module)
+    assert (RobustContinuousClustering(neighbors="pynndescent").fit_predict(digits) == fitted.labels_).all()
+
+
+def test_approximate_neighbours_not_installed(digits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynndescent", None)
+    with pytest.raises(ImportError, match="needs the package pynndescent"):
+        RobustContinuousClustering(neighbors="pynndescent").fit(digits)
+
+
+def test_neighbours_of_ones_own(digits, fitted):
+    asked = []
+
+    def mine(X, n_neighbors, metric, n_jobs):
+        asked.append((n_neighbors, metric))
+        return nearest(X, n_neighbors, metric)
+
+    assert (RobustContinuousClustering(neighbors=mine).fit_predict(digits) == fitted.labels_).all()
+    assert asked == [(10, "cosine")]
+
+
+def test_verbose(capsys):
+    X = load_iris().data
+    n = RobustContinuousClustering(verbose=True).fit(X).n_iter_
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == n and all(l.startswith("iteration") and "objective" in l for l in lines)
+    RobustContinuousClustering().fit(X)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "parameters, error, said",
+    [
+        (dict(alpha=2.5), ValueError, "at most 2, got 2.5"),
+        (dict(alpha=math.nan), ValueError, "at most 2, got nan"),
+        (dict(alpha="robust"), TypeError, "got 'robust'"),
+        (dict(alpha=-math.inf, scale_map="knee"), ValueError, "finite alpha below 2, got -inf"),
+        (dict(alpha=2.0, scale_map="knee"), ValueError, "finite alpha below 2, got 2.0"),
+        (dict(scale_map="other"), ValueError, "got 'other'"),
+        (dict(metric="manhattan"), ValueError, "got 'manhattan'"),
+        (dict(preprocessing="unit"), ValueError, "got 'unit'"),
+        (dict(solver="lu"), ValueError, "got 'lu'"),
+        (dict(neighbors="guess"), ValueError, "got 'guess'"),
+        (dict(n_neighbors=0), ValueError, "n_neighbors must be an integer of at least 1, got 0"),
+        (dict(n_neighbors=2.5), ValueError, "got 2.5"),
+        (dict(max_iter=0), ValueError, "max_iter"),
+        (dict(inner_iter=-1), ValueError, "inner_iter"),
+        (dict(solver_tol=0.0), ValueError, "solver_tol"),
+        (dict(objective_tol=-1.0), ValueError, "objective_tol"),
+        (dict(lam_min=-1.0), ValueError, "lam_min"),
+    ],
+)
+def test_bad_parameters(parameters, error, said):
+    with pytest.raises(error, match=said):
+        RobustContinuousClustering(**parameters).fit(load_iris().data)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_not_finite(bad, make):
+    X = load_iris().data.copy()
+    X[3, 1] = bad
+    with pytest.raises(ValueError, match="NaN|infinity"):
+        RobustContinuousClustering().fit(make(X))
+
+
+def test_sparse_stays_sparse():
+    with pytest.raises(ValueError, match="would make a sparse X dense"):
+        RobustContinuousClustering(preprocessing="scale").fit(sp.csr_matrix(load_iris().data))
+
+
+@pytest.mark.parametrize("n", [2, 3, 9, 10, 11])
+def test_fewer_samples_than_neighbours(n):
+    found = RobustContinuousClustering().fit(np.random.default_rng(0).normal(size=(n, 5)))
+    assert found.labels_.shape == (n,) and found.n_clusters_ <= n
+
+
+def test_one_cluster():
+    X = 100 + np.random.default_rng(0).normal(size=(200, 20))
+    assert RobustContinuousClustering().fit(X).n_clusters_ == 1
+
+
+@pytest.mark.parametrize("copies", [2, 15, 60])  # more than neighbours, more than a leaf of the tree
+@pytest.mark.parametrize("dimensions", [4, 40])  # tree and blocks
+def test_duplicates_stay_together(copies, dimensions):
+    X = np.random.default_rng(0).normal(size=(6, dimensions))
+    labels = RobustContinuousClustering().fit_predict(np.tile(X, (copies, 1))).reshape(copies, 6)
+    assert (labels == labels[0]).all()
+
+
+def test_all_equal():
+    found = RobustContinuousClustering().fit(np.ones((50, 3)))
+    assert found.n_clusters_ == 1 and found.n_iter_ == 1 and len(found.history_["mu"]) == 0
+
+
+def test_constant_columns(digits):
+    X, labels = load_iris().data, {}
+    for how in ("scale", "minmax"):
+        pair = [RobustContinuousClustering(metric="euclidean", preprocessing=how).fit_predict(Z) for Z in (X, np.hstack([X, np.full((150, 2), 7.0)]))]
+        assert adjusted_rand_score(*pair) > 0.5 and np.isfinite(pair[1]).all()
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_rows_of_zeros(digits, make):
+    X = np.vstack([digits[:200], np.zeros((20, 64))])
+    labels = RobustContinuousClustering().fit_predict(make(X))
+    assert len(set(labels[200:])) == 1 and labels[200] not in labels[:200]
+
+
+@pytest.mark.parametrize("dimensions", [5, 50])
+def test_zero_rows_are_far_from_all(dimensions):
+    X = np.abs(np.random.default_rng(0).normal(size=(50, dimensions)))
+    X[7] = 0
+    i, d = nearest(X, 5)
+    assert np.allclose(d[7], 2**0.5) and not (np.delete(i, 7, 0) == 7).any()
+
+
+@pytest.mark.parametrize("alpha", [2.0, 1.0, 0.0, -2.0, -1e9, -math.inf])
+def test_weights_of_long_and_short_edges_are_finite(alpha):
+    d = np.array([0.0, 1e-300, 1e-10, 1.0, 1e10, 1e150])
+    w, loss = edge_weight(d, 1e-3, alpha), edge_loss(d, 1e-3, alpha)
+    assert np.isfinite(w).all() and w[0] == 1 and loss[0] == 0 and not np.isnan(loss).any()
+    assert edge_scale(1e-3, alpha) > 0
+
+
+def test_graph_spans_what_the_neighbours_span():
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    i, d = nearest(X, 3, "euclidean")
+    from scipy.sparse.csgraph import connected_components
+
+    listed = sp.csr_matrix((np.ones(300), (np.repeat(np.arange(100), 3), i.ravel())), (100, 100))
+    assert connected_components(mutual_graph(i, d), directed=False)[0] == connected_components(listed, directed=False)[0]
+
+
+def test_import_without_sklearn():
+    code = "import robust_general, sys; assert not any(m.split('.')[0] in ('sklearn', 'joblib', 'pynndescent', 'dask') for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

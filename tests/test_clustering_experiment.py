@@ -1,0 +1,125 @@
+"""The sweep: what is kept, what is computed again, and that a cluster of workers gets the same table."""
+import math
+
+import joblib
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+from robust_general import clustering_experiment as experiment
+from robust_general.clustering_experiment import baseline, by_data, choose, finished, load_data, sweep, sweep_cell, sweep_grid, table4
+
+GRID = sweep_grid(["iris", "wine"], (1.0, -2.0), ("curvature",))
+
+
+def plain(rows):
+    return [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in r.items() if k != "cpu"} for r in rows]
+
+
+def test_a_killed_sweep_goes_on(tmp_path, monkeypatch):
+    done, fit = [], experiment.RobustContinuousClustering.fit
+
+    def counted(self, X, **kw):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(self.alpha)
+        return fit(self, X, **kw)
+
+    with monkeypatch.context() as m:
+        m.setattr(experiment.RobustContinuousClustering, "fit", counted)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(GRID, tmp_path)
+    assert len(finished(tmp_path)) == 2
+
+    def again(self, X, **kw):
+        done.append(self.alpha)
+        return fit(self, X, **kw)
+
+    monkeypatch.setattr(experiment.RobustContinuousClustering, "fit", again)
+    rows = sweep(GRID, tmp_path)
+    assert len(done) == len(GRID) == len(rows)  # nothing twice
+    monkeypatch.undo()
+    assert plain(rows) == plain(sweep(GRID))
+
+
+def test_half_a_file_is_never_there(tmp_path, monkeypatch):
+    def fails(*a, **kw):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fails)
+    with pytest.raises(OSError):
+        sweep(GRID[:1], tmp_path)
+    assert not list(tmp_path.glob("*")) and finished(tmp_path) == []
+
+
+def test_two_processes_share_a_folder(tmp_path):
+    rows = sweep(GRID * 2, tmp_path, n_jobs=2)
+    assert plain(rows[: len(GRID)]) == plain(rows[len(GRID) :]) and len(finished(tmp_path)) == len(GRID)
+
+
+def test_dask_gets_the_same_table(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)) as cluster:
+        with distributed.Client(cluster), joblib.parallel_config(backend="dask"):
+            rows = sweep(GRID, tmp_path / "cells")
+    assert plain(rows) == plain(sweep(GRID))
+    assert len(finished(tmp_path / "cells")) == len(GRID)
+
+
+def test_seed_shuffles_the_points_only():
+    a, b = (sweep_cell("iris", -2.0, "curvature", seed) for seed in (0, 3))
+    order = np.random.default_rng(3).permutation(150)
+    from sklearn.metrics import adjusted_rand_score
+
+    assert (a["labels"] != b["labels"]).any() and adjusted_rand_score(a["labels"][order], b["labels"]) > 0.9
+
+
+def test_infinite_alpha_has_a_file(tmp_path):
+    row = sweep_cell("iris", -math.inf, "curvature", folder=tmp_path)
+    assert plain([sweep_cell("iris", -math.inf, "curvature", folder=tmp_path)]) == plain([row]) and row["alpha"] == -math.inf
+
+
+def test_no_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROBUST_GENERAL_DATA", str(tmp_path))
+    for name in ("ytf", "rcv1", "pendigits"):
+        with pytest.raises(FileNotFoundError, match="no data here"):
+            load_data(name)
+
+
+@pytest.mark.parametrize("name", ["ytf", "reuters", "mice", "yaleb"])
+def test_loader_reads_what_the_data_looks_like(tmp_path, name):
+    g, folder = np.random.default_rng(0), tmp_path / "clustering"
+    folder.mkdir()
+    X, y = g.integers(0, 255, (40, 1024)).astype(np.uint8), np.arange(40) % 4
+    if name == "reuters":
+        import scipy.sparse as sp
+
+        s = sp.random(40, 30, 0.3, "csr", random_state=0)
+        np.savez(folder / f"{name}.npz", data=s.data, indices=s.indices, indptr=s.indptr, shape=s.shape, y=y)
+    elif name == "mice":
+        Z = g.normal(size=(40, 77))
+        Z[3, :50], Z[4, 0] = math.nan, math.nan
+        np.savez(folder / f"{name}.npz", X=Z, y=y)
+    else:
+        np.savez(folder / f"{name}.npz", X=X.reshape(40, 32, 32), y=y)
+    Z, labels = load_data(name, folder)
+    assert Z.shape[0] == len(labels) == (39 if name == "mice" else 40)
+    assert np.isfinite(Z.data if name == "reuters" else Z).all()
+
+
+def test_baseline_is_kept(tmp_path):
+    first = baseline("iris", "k-means", tmp_path)
+    assert baseline("iris", "k-means", tmp_path, load=None) == first and finished(tmp_path) == []
+
+
+def test_table_of_what_there_is():
+    rows = [dict(data="mice", map="curvature", alpha=a, seed=0, AMI=v, modularity=-v) for a, v in ((-2.0, 0.6), ("-inf", 0.7), (0.0, 0.7))]
+    done = by_data(rows)
+    assert choose(done["mice"])["alpha"] == 0.0 and choose(done["mice"], "modularity")["alpha"] == -2.0
+    with pytest.raises(ValueError, match="no cell has the map 'knee'"):
+        choose(done["mice"], scale_map="knee")
+    table = {r["data"]: r for r in table4(done, {("mice", "Ward"): 0.5})}
+    assert len(table) == 9 and table["YTF"]["RCC"] == "no data here" and table["MNIST"]["RCC"] is None
+    mice = table["Mice Protein"]
+    assert (mice["RCC"], mice["gRCC*"], mice["Ward"], mice["paper RCC"], mice["gRCC* knee"]) == (0.6, 0.7, 0.5, 0.649, None)
+    assert mice["Rel. Impr. %"] == pytest.approx(25)
