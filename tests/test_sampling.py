@@ -133,8 +133,10 @@ def test_compiles_without_graph_break():
         torch.testing.assert_close(x, _standard_sample(alpha, (n, 2)), rtol=1e-13, atol=0)
 
 
-def test_gradient_compiles_without_graph_break():
-    draw, alpha = torch.compile(_standard_sample, fullgraph=True, backend="aot_eager"), double([0.5, 2.0], requires_grad=True)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradient_compiles_without_graph_break(dynamic):
+    draw = torch.compile(_standard_sample, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    alpha = double([0.5, 2.0], requires_grad=True)
     torch.manual_seed(3)
     x = draw(alpha, (3000, 2))
     torch.manual_seed(3)
