@@ -116,25 +116,18 @@ def _normal_equations(
     out = X.reshape(-1, 28) @ _LINEAR
     return out[:,:36].reshape(-1, 6, 6), out[:,36:42], out[:,42] + sums[:,22]
 
-# %% ../nbs/40_registration.ipynb #82bdae89
-def _turns()->np.ndarray:
-    "The matrix from the products of (cos, sin, 1) of three angles to the entries of Rz Ry Rx, (27, 9)"
-    K, c, s, o = np.zeros((3, 3, 3, 3, 3)), 0, 1, 2             # of the angle about x, about y, about z; row, column
-    for value,x,y,z,i,j in ((1,o,c,c,0,0), (1,s,s,c,0,1), (-1,c,o,s,0,1), (1,c,s,c,0,2), (1,s,o,s,0,2), (1,o,c,s,1,0), (1,s,s,s,1,1),
-                            (1,c,o,c,1,1), (1,c,s,s,1,2), (-1,s,o,c,1,2), (-1,o,s,o,2,0), (1,s,c,o,2,1), (1,c,c,o,2,2)): K[x,y,z,i,j] = value
-    return K.reshape(27, 9)
-
-_TURNS = _turns()
-
+# %% ../nbs/40_registration.ipynb #42e6047a
 def _rigid(
     x:np.ndarray, # Angles about the three axes and a translation, (B, 6)
 )->np.ndarray: # (B, 4, 4)
     "The rotation about x, then y, then z, and the translation, as matrices"
-    e, D = np.ones((len(x), 3, 3)), np.zeros((len(x), 4, 4))
-    e[:,:,0], e[:,:,1] = np.cos(x[:,:3]), np.sin(x[:,:3])
-    products = (e[:,0,:,None]*e[:,1,None,:])[...,None]*e[:,2,None,None,:]
-    D[:,:3,:3], D[:,:3,3], D[:,3,3] = (products.reshape(-1, 27) @ _TURNS).reshape(-1, 3, 3), x[:,3:], 1
-    return D
+    a, b, c, *t = x[0].tolist() if len(x)==1 else x.T          # for a single one, plain numbers are quicker
+    cos, sin = (math.cos, math.sin) if len(x)==1 else (np.cos, np.sin)
+    c1, c2, c3, s1, s2, s3 = cos(a), cos(b), cos(c), sin(a), sin(b), sin(c)
+    rows = (c3*c2, c3*s2*s1 - s3*c1, c3*s2*c1 + s3*s1, t[0], s3*c2, s3*s2*s1 + c3*c1, s3*s2*c1 - c3*s1, t[1], -s2, c2*s1, c2*c1, t[2])
+    D = np.zeros((16, len(x)))
+    D[:12], D[15] = np.reshape(rows, (12, -1)), 1
+    return D.T.reshape(-1, 4, 4)
 
 # %% ../nbs/40_registration.ipynb #948a0dc2
 def _step(A:np.ndarray, g:np.ndarray)->np.ndarray:
