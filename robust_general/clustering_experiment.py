@@ -17,14 +17,14 @@ from sklearn import datasets as toys
 from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.impute import KNNImputer
-from sklearn.metrics import adjusted_mutual_info_score
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
 from .clustering import RobustContinuousClustering, mutual_graph, nearest, preprocess
 from .figures import atomic_write
 
 # %% auto #0
 __all__ = ['ALPHAS', 'paper_table', 'relative_improvement', 'ami', 'load_data', 'sweep_cell', 'modularity', 'sweep_grid', 'sweep',
-           'finished', 'baseline', 'choose', 'by_data', 'table4']
+           'finished', 'baseline', 'with_agreement', 'choose', 'by_data', 'table4']
 
 # %% ../nbs/51_clustering_experiment.ipynb #1183fb7e
 _COLUMNS = ('AC-W', 'N-Cuts', 'LDMGI', 'PIC', 'RCC-DR', 'RCC', 'gRCC*')
@@ -150,6 +150,7 @@ def modularity(
 )->float: # At most 1
     "Share of edges inside clusters, less what a random graph with the same degrees would have"
     g = sp.coo_matrix(graph)
+    g.eliminate_zeros()
     inside = (labels[g.row]==labels[g.col]).mean()
     degree = np.bincount(labels, np.bincount(g.row, minlength=len(labels)))
     return float(inside - ((degree/g.nnz)**2).sum())
@@ -210,10 +211,23 @@ def baseline(
     return out
 
 # %% ../nbs/51_clustering_experiment.ipynb #220339eb
+def with_agreement(
+    rows:list, # Cells, as `sweep` returns them
+)->list: # The same, with `agreement`; 0 where there is nothing to compare with
+    "Mean agreement of each cell with the others of its data set, map and seed"
+    groups = {}
+    for r in rows: groups.setdefault((r['data'], r['map'], r['seed']), []).append(r)
+    out = []
+    for g in groups.values():
+        A = np.array([[adjusted_rand_score(a['labels'], b['labels']) for b in g] for a in g])
+        out += [{**r, 'agreement': float(v)} for r,v in zip(g, (A.sum(1) - 1)/max(1, len(g)-1))]
+    return out
+
+# %% ../nbs/51_clustering_experiment.ipynb #826220b0
 def choose(
-    rows:list,                # Cells of one data set, as `sweep` returns them
-    by:str='AMI',             # 'AMI' needs the labels, 'modularity' does not
-    scale_map:str='curvature',
+    rows:list,                 # Cells of one data set
+    by:str='AMI',              # 'AMI' needs the labels; 'agreement' and 'modularity' do not
+    scale_map:str='curvature', # Cells with this map
 )->dict: # The cell with the largest value; of equal ones the alpha nearest to -2
     "The best of a sweep"
     rows = [r for r in rows if r['map']==scale_map]
@@ -238,10 +252,11 @@ def table4(
     for key,printed in paper_table().items():
         rows = done.get(key, [])
         rcc = next((r['AMI'] for r in rows if r['alpha']==-2), None)
-        best, knee, blind = (choose(rows, by, m) if any(r['map']==m for r in rows) else None for by,m in (('AMI','curvature'), ('AMI','knee'), ('modularity','curvature')))
+        best, knee, agreed, modular = (choose(rows, by, m) if any(r['map']==m for r in rows) else None
+                                       for by,m in (('AMI','curvature'), ('AMI','knee'), ('agreement','curvature'), ('modularity','curvature')))
         tops = [o['AMI'] for o in (best, knee) if o]
         out.append({'data': printed['name'], **{f'paper {c}': printed[c] for c in _COLUMNS}, 'RCC': rcc if rows else 'no data here' if key in ('ytf','rcv1') else None,
                     'gRCC*': best and best['AMI'], 'at alpha': best and best['alpha'], 'gRCC* knee': knee and knee['AMI'], 'knee at alpha': knee and knee['alpha'],
-                    'Rel. Impr. %': relative_improvement(rcc, max(tops)) if tops and rcc else None, 'alpha by modularity': blind and blind['AMI'],
+                    'Rel. Impr. %': relative_improvement(rcc, max(tops)) if tops and rcc else None, 'by agreement': agreed and agreed['AMI'], 'by modularity': modular and modular['AMI'],
                     **{m: baselines.get((key, m)) for m in ('k-means', 'Ward', 'HDBSCAN')}})
     return out

@@ -88,7 +88,8 @@ def _quintics(alpha:Tensor)->Tensor:
 def _quintic_slopes(alpha:Tensor)->Tensor:
     "Derivative of the table in alpha"
     a, x, d1, z = _at_knots(alpha)
-    s, (sx,sa,_), slope, dx = _influence(x, a, 1.), _influence_partials((True, True, False), x, a, 1.), _log_partition_slope(a), -_drift(x, a)
+    s, slope, dx = _influence(x, a, 1.), _log_partition_slope(a), -_drift(x, a)
+    sx, sa, _ = _influence_partials((True, True, False), x, a, 1.)
     dd1 = d1*(s*dx + _alpha_slope(x, a) + slope)
     return _hermite(dx, dd1, 2*d1*dd1*s + d1*d1*(sx*dx + sa), z*slope, z**3*slope)
 

@@ -113,7 +113,7 @@ def test_baseline_is_kept(tmp_path):
 
 
 def test_table_of_what_there_is():
-    rows = [dict(data="mice", map="curvature", alpha=a, seed=0, AMI=v, modularity=-v) for a, v in ((-2.0, 0.6), ("-inf", 0.7), (0.0, 0.7))]
+    rows = [dict(data="mice", map="curvature", alpha=a, seed=0, AMI=v, modularity=-v, agreement=-v) for a, v in ((-2.0, 0.6), ("-inf", 0.7), (0.0, 0.7))]
     done = by_data(rows)
     assert choose(done["mice"])["alpha"] == 0.0 and choose(done["mice"], "modularity")["alpha"] == -2.0
     with pytest.raises(ValueError, match="no cell has the map 'knee'"):
