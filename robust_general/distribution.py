@@ -96,6 +96,16 @@ class General(Distribution):
     @property
     def variance(self)->Tensor: return (_lean(self.scale)**2*_moment(_lean(self.alpha), 2.)).expand(self.batch_shape)
 
+    @classmethod
+    def fit(cls,
+        x:Tensor,            # Numbers, any shape
+        weight:Tensor=None,  # How much each of them counts; 1 if None
+        **fixed:float,       # `loc`, `scale` or `alpha`, if they are known
+    ):
+        "Maximum likelihood with standard errors: `fit_general` of the next chapter"
+        from robust_general.fit import fit_general           # the one look ahead in the book
+        return fit_general(x, weight, cls=cls, **fixed)
+
 # %% ../nbs/14_distribution.ipynb #a72960eb
 def _parameters(d:Distribution)->tuple[Tensor, Tensor, Tensor]:
     "Location, scale and shape of a member of the family, by whatever name it goes, without copies"
@@ -120,13 +130,13 @@ class GeneralNLLLoss(GeneralLoss):
         alpha:float|Tensor,      # Shape in [0, inf]; a tensor becomes a buffer, an `nn.Parameter` stays one
         scale:float|Tensor=1.,   # The paper's c, > 0; likewise
         reduction:str='mean',    # 'none', 'mean' or 'sum'
-        from_zero:bool=False,    # Subtract the value at residual 0 (not its gradient), so that the least value is 0
+        offset:bool=False,    # Subtract the value at residual 0 (not its gradient), so that the least value is 0
     ):
         super().__init__(alpha, scale, reduction)
         _check_shape(self.alpha)
-        self.from_zero = from_zero
+        self.offset = offset
 
-    def extra_repr(self)->str: return super().extra_repr() + (', from_zero=True' if self.from_zero else '')
+    def extra_repr(self)->str: return super().extra_repr() + (', offset=True' if self.offset else '')
 
     def forward(self,
         input:Tensor,             # Prediction
@@ -149,7 +159,7 @@ class GeneralNLLLoss(GeneralLoss):
         "log(c Z), no larger than the parameters are"
         alpha, scale = (a if isinstance(a, Tensor) else torch.tensor(a, dtype=like.dtype, device=like.device) for a in (self.alpha, self.scale))
         out = (log_partition(alpha) + scale.log()).to(like.dtype)
-        return out - out.detach() if self.from_zero else out
+        return out - out.detach() if self.offset else out
 
 # %% ../nbs/14_distribution.ipynb #1d97730e
 def _on_arrays(fn, x, alpha)->np.ndarray:

@@ -263,10 +263,3 @@ def fit_general(
     if best in (0, inf) and 'alpha' not in fixed: error[2] = math.nan
     return Fit(cls(*values.to(like)), dict(zip(_NAMES, error.tolist())), cov, log_likelihood, w.sum().item(), profile.ok, tuple(fixed),
                (profile.x, w, free, profile.theta))
-
-# %% ../nbs/15_fit.ipynb #2996cd2a
-def _method(cls, x, weight=None, *, loc:float|None=None, scale:float|None=None, alpha:float|None=None)->Fit:
-    "Maximum likelihood with standard errors: see `fit_general`"
-    return fit_general(x, weight, loc=loc, scale=scale, alpha=alpha, cls=cls)
-
-General.fit = classmethod(_method)

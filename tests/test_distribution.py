@@ -254,7 +254,7 @@ def test_nll_broadcasts_counts_every_element():
 def test_nll_gradient_in_the_prediction_is_that_of_the_loss():
     x = torch.randn(100, dtype=torch.float64, requires_grad=True)
     y = torch.zeros(100, dtype=torch.float64)
-    grads = [torch.autograd.grad(loss(x, y), x)[0] for loss in (GeneralLoss(0.7, 2.0), GeneralNLLLoss(0.7, 2.0), GeneralNLLLoss(0.7, 2.0, from_zero=True))]
+    grads = [torch.autograd.grad(loss(x, y), x)[0] for loss in (GeneralLoss(0.7, 2.0), GeneralNLLLoss(0.7, 2.0), GeneralNLLLoss(0.7, 2.0, offset=True))]
     assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
 
 
@@ -270,7 +270,7 @@ def test_nll_parameters_buffers_and_state():
     for other in (pickle.loads(pickle.dumps(loss)), copy.deepcopy(loss)):
         assert torch.equal(other(torch.ones(2, 3), torch.zeros(3)), loss(torch.ones(2, 3), torch.zeros(3)))
     assert repr(loss) == "GeneralNLLLoss(alpha=(3,), scale=(3,), reduction=sum)"
-    assert repr(GeneralNLLLoss(1.0, from_zero=True)) == "GeneralNLLLoss(alpha=1.0, scale=1.0, reduction=mean, from_zero=True)"
+    assert repr(GeneralNLLLoss(1.0, offset=True)) == "GeneralNLLLoss(alpha=1.0, scale=1.0, reduction=mean, offset=True)"
     with pytest.raises(ValueError, match="reduction"):
         GeneralNLLLoss(1.0, reduction="max")
     with pytest.raises(TypeError, match="input must be a tensor"):
@@ -298,7 +298,7 @@ def test_nll_learns_alpha_and_scale_where_the_loss_cannot():
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_nll_compiles_without_graph_break(reduction):
     x, y = torch.randn(6, 3), torch.randn(6, 3)
-    for loss in (GeneralNLLLoss(1.0, 0.5, reduction), GeneralNLLLoss(nn.Parameter(torch.rand(3)), torch.ones(3), reduction, from_zero=True)):
+    for loss in (GeneralNLLLoss(1.0, 0.5, reduction), GeneralNLLLoss(nn.Parameter(torch.rand(3)), torch.ones(3), reduction, offset=True)):
         torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="eager")(x, y), loss(x, y))
 
 
