@@ -4,7 +4,7 @@
 
 # %% ../nbs/50_clustering.ipynb #c9c857c2
 from __future__ import annotations
-import math
+import math, warnings
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from numbers import Integral, Real
@@ -168,6 +168,15 @@ class _System:
         self.v = v[:,0]
         return e[0]
 
+# %% ../nbs/50_clustering.ipynb #c7c9526f
+class _Product:
+    "A sparse matrix whose product with a block torch computes, faster than SciPy does and with the same result"
+    def __init__(self, M:sp.csr_matrix):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')                            # that the format is in beta
+            self.M = torch.sparse_csr_tensor(*(torch.from_numpy(a) for a in (M.indptr, M.indices, M.data)), M.shape)
+    def __matmul__(self, p:np.ndarray)->np.ndarray: return torch.mm(self.M, torch.from_numpy(p)).numpy()
+
 # %% ../nbs/50_clustering.ipynb #8d53fb26
 def _dot(a, b): return sdot(a.ravel(), b.ravel())
 
@@ -263,7 +272,7 @@ def _solve(reps:_Representatives, w:np.ndarray, lam:float)->float:
         return 0.
     h = diagonal**-.5
     M = system.matrix(lam*w*h[system.i]*h[system.j], 1.).astype(np.float32)
-    h = h.astype(np.float32)[:,None]
+    M, h = _Product(M) if torch.backends.mkl.is_available() else M, h.astype(np.float32)[:,None]
     limit = reps.tol**2*sum(_dot(b, b) for b in (h*x for x in reps.X))/len(reps.X)
     new = list(reps.pool(lambda x,u,before: _cg(M, h, x, u, before, limit), reps.X, reps.U, reps.before))
     reps.U, reps.before = [u for u,_ in new], reps.U
