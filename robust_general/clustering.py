@@ -128,7 +128,7 @@ def mutual_graph(
 )->sp.csr_matrix: # Symmetric, ones at edges
     "Edges between mutual neighbours, and those of a spanning forest"
     n,k = indices.shape
-    at = np.repeat(np.arange(n), k), indices.ravel()
+    at = np.repeat(np.arange(n, dtype=np.int32), k), indices.ravel().astype(np.int32)
     rank = np.empty(n*k)
     rank[np.argsort(distances.ravel(), kind='stable')] = np.arange(1, n*k+1)
     near, tree = sp.csr_matrix((np.ones(n*k), at), (n,n)), minimum_spanning_tree(sp.csr_matrix((rank, at), (n,n)))
@@ -149,7 +149,7 @@ def _chains(Z, rows:np.ndarray)->sp.csr_matrix:
 class _System:
     "`I + lam (D - R)` for a graph with edges `i`, `j` whose weights change"
     def __init__(self, i:np.ndarray, j:np.ndarray, n:int):
-        m, k, own = len(i), np.arange(len(i)), np.arange(n)
+        m, k, own = len(i), np.arange(len(i)), np.arange(n, dtype=i.dtype)
         full = sp.csr_matrix((np.r_[k, k, np.full(n, m)]+1, (np.r_[i,j,own], np.r_[j,i,own])), (n,n))
         self.i, self.j, self.n, self.at, self.parts = i, j, n, full.data-1, (full.indices, full.indptr)
         self.own, self.v = self.at==m, np.random.default_rng(0).standard_normal(n)
@@ -203,7 +203,7 @@ def _cg(M, h, x, u, before, limit:float, max_iter:int=1000):
     if _dot(b, b) <= limit: return np.zeros_like(x), 0                 # too little variance to matter
     u,r = _start(M, b, u/h, None if before is None else before/h)
     p, rr, its = r.copy(), _dot(r, r), 0
-    while rr > limit and its < max_iter:
+    while rr > (limit if its else 0) and its < max_iter:             # one step at least: small motions add up
         q = M@p
         a = rr/_dot(p, q)
         _add(a, p, u)
