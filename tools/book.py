@@ -182,5 +182,6 @@ def inputs(nb: Path) -> str:
         modules[name] = _normal(path.read_text(encoding="utf-8"))
         own, ext = _imports(modules[name], PACKAGE.name)
         todo, other = todo | own, other | ext
-    dists = {d for o in other for d in _distributions().get(o, []) if d in _pins() and d not in _HARMLESS}
+    # A package that is not installed here, such as a large peer of the benchmarks, counts under its own name.
+    dists = {d for o in other for d in _distributions().get(o, [o]) if d in _pins() and d not in _HARMLESS}
     return digest(*code, *(f"{k}: {v}" for k, v in sorted(modules.items())), *(f"{d}=={_pins()[d]}" for d in sorted(dists)))
