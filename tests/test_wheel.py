@@ -63,7 +63,7 @@ def test_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {n.split("/")[0] for n in names}
     assert tops == {"robust_general", next(t for t in tops if t.endswith(".dist-info"))}
-    assert "robust_general/py.typed" in names
+    assert {"robust_general/py.typed", "robust_general/log_partition.npy"} <= set(names)
     assert any(n.endswith("licenses/LICENSE") for n in names)
 
 
@@ -77,18 +77,27 @@ def test_requirements(wheel):
     assert f"Version: {robust_general.__version__}\n" in text
 
 
+SKLEARN = {"regression", "clustering", "clustering_experiment"}  # modules of the extra of that name
+
+
 def test_imports_alone(root, python, tmp_path):
     modules = sorted(p.stem for p in (root / "robust_general").glob("*.py") if p.stem != "__init__")
+    assert SKLEARN < set(modules)
     code = f"""
 import importlib, importlib.util, json, pathlib
 import robust_general
-for m in {modules}: importlib.import_module("robust_general." + m)
-foreign = [m for m in ("nbdev", "fastcore", "IPython", "matplotlib", "jupytext", "pytest", "zensical") if importlib.util.find_spec(m)]
-print(json.dumps([str(pathlib.Path(robust_general.__file__).parent.parent), foreign]))
+missing = {{}}
+for m in {modules}:
+    try: importlib.import_module("robust_general." + m)
+    except ModuleNotFoundError as e: missing[m] = e.name
+assert robust_general.log_partition(2.) > .9 and robust_general.general.cdf(0., 1.) == .5
+foreign = [m for m in ("nbdev", "fastcore", "IPython", "matplotlib", "jupytext", "pytest", "zensical", "sklearn") if importlib.util.find_spec(m)]
+print(json.dumps([str(pathlib.Path(robust_general.__file__).parent.parent), foreign, missing]))
 """
     # -I: neither the current folder nor PYTHONPATH helps out.
     out = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
-    where, foreign = json.loads(out.stdout.splitlines()[-1])
+    where, foreign, missing = json.loads(out.stdout.splitlines()[-1])
     assert "site-packages" in where and not Path(where).is_relative_to(root)
     assert foreign == []
+    assert set(missing) == SKLEARN and set(missing.values()) <= {"sklearn", "joblib"}
