@@ -57,3 +57,15 @@ class Project:
 @pytest.fixture
 def project(tmp_path) -> Project:
     return Project(tmp_path / "small")
+
+
+@pytest.fixture
+def one_thread():
+    """Many small kernels on two threads mostly wait for each other; and what was compiled is forgotten afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch._dynamo.reset()

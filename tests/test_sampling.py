@@ -16,6 +16,8 @@ SPECIAL = [0.0, 1e-9, 0.5, 1.0, 2 - 1e-9, 2.0, 2 + 1e-9, 3.0, 1e6, INF]
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def double(values, **kw) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64, **kw)
@@ -25,15 +27,6 @@ def inverted(alpha, shape, generator) -> torch.Tensor:
     """What a sampler without a table would return."""
     v = _random_integers(shape, alpha, generator).double() + 0.5
     return torch.copysign(_isf(v.abs() * _UNIT, alpha), v)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])

@@ -13,6 +13,8 @@ OF_X, OF_P = [_cdf, _sf, _logsf], [_icdf, _isf]
 SPECIAL = [0.0, 1e-9, 0.5, 1.0, 2 - 1e-9, 2.0, 2 + 1e-9, 3.0, 1e6, INF]
 X, P = [-3.0, -1.0, -0.1, 0.2, 0.7, 1.5, 2.5], [0.01, 0.2, 0.4, 0.6, 0.9, 0.999]
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def double(values, **kw) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64, **kw)
@@ -20,15 +22,6 @@ def double(values, **kw) -> torch.Tensor:
 
 def argument(fn, **kw) -> torch.Tensor:
     return double(X if fn in OF_X else P, **kw)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
 
 
 # What comes out.
@@ -190,3 +183,12 @@ def test_compiles_without_graph_break(fn, alpha):
     torch.testing.assert_close(out, fn(*args), rtol=1e-14, atol=0)
     for got, want in zip(torch.autograd.grad(out.sum(), inputs), torch.autograd.grad(fn(*args).sum(), inputs), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.001, 0.1, 0.5, 1.0, 1.25, 1.5, 1.9, 1.999, 2.0, 2.001, 2.5, 3.0, 4.0, 8.0, 32.0, 1000.0, INF])
+def test_there_and_back_over_the_whole_line(alpha):
+    x = _isf(double([1e-100, 1e-60, 1e-30, 1e-10, 1e-3, 0.1, 0.4]), alpha)
+    torch.testing.assert_close(_icdf(_cdf(-x, alpha), alpha), -x, rtol=1e-9, atol=0)  # the lower tail, where a probability keeps its digits
+    torch.testing.assert_close(_isf(_sf(x, alpha), alpha), x, rtol=1e-9, atol=0)
+    body = x[-3:]  # near 1 a probability keeps few digits of what is left
+    torch.testing.assert_close(_icdf(_cdf(body, alpha), alpha), body, rtol=1e-9, atol=0)
