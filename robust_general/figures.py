@@ -24,6 +24,7 @@ def atomic_write(
     part = path.with_name(f'.{path.name}.{os.getpid()}.part') # same folder: a rename across disks is a copy
     try:
         part.write_bytes(data.encode() if isinstance(data, str) else data)
+        with open(part, 'rb+') as f: os.fsync(f.fileno())     # on the disk before it takes the old file's place
         os.replace(part, path)
     finally: part.unlink(missing_ok=True)
 

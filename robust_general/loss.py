@@ -80,8 +80,15 @@ def _horner(coefficients, x:Tensor)->Tensor:
     for c in rest: out = torch.addcmul(c if isinstance(c, Tensor) else torch.full((), c, dtype=x.dtype, device=x.device), out, x)
     return out
 
+def _estrin(coefficients, x:Tensor)->Tensor:
+    "The same for numbers, by pairs: more products, but fewer that wait for each other, which is what compiled code spends its time on"
+    c = list(reversed(coefficients))
+    while len(c) > 1:
+        c, x = [c[i] + c[i+1]*x if i+1 < len(c) else c[i] for i in range(0, len(c), 2)], x*x
+    return c[0]
+
 # %% ../nbs/01_loss.ipynb #2ec8d048
-_LOG = (0.0697161147, -0.114797338, 0.116854199, -0.124256873, 0.142490576, -0.166678023, 0.200007157, -0.24999997, 0.333333312)
+_LOG = (0.0904878443, -0.140308922, 0.147038992, -0.166027189, 0.199842232, -0.250007026, 0.333334154)
 _EXP = (0.000198909908, 0.001393365, 0.00833331093, 0.0416664649, 0.166666667, 0.5)
 _LN2 = (0.693359375, -2.12194440054690583e-4)                   # log(2) in two parts, the first exact in products with small integers
 
@@ -91,19 +98,18 @@ def _log1p(t:Tensor)->Tensor:
     w = t + 1
     k = (w.view(torch.int32) - 0x3f3504f3) >> 23                # w = 2**k * (1 + m), sqrt(1/2) <= 1 + m < sqrt(2)
     m = (w.view(torch.int32) - (k << 23)).view(torch.float32) - 1
-    k = k.to(t.dtype)
-    small = m*m*m*_horner(_LOG, m) + (k*_LN2[1] + (t - (w - 1))/w) - .5*m*m
-    return m + small + k*_LN2[0]
+    lost = (t - (w - 1)).clamp(-2.**-24, 2.**-24)               # in adding 1, where t < 1; beyond, the logarithm does not feel it
+    return m + (m*m*(m*_estrin(_LOG, m) - .5) + lost) + k.to(t.dtype)*math.log(2)
 
 def _expm1(x:Tensor)->Tensor:
     "`torch.expm1`, accurate and fast where compiled"
     if not torch.compiler.is_compiling(): return torch.expm1(x)
     if x.dtype==torch.float64: return torch.where(x.abs() < .5, _series(x.clamp(-.5, .5)), torch.exp(x) - 1)
-    x = x.clamp(-104., 89.)
+    x = x.clamp(-87., 89.)                                      # below, it is -1
     k = torch.round(x*(1/math.log(2)))
     r = x - k*_LN2[0] - k*_LN2[1]
-    half = ((k.to(torch.int32) + 126).clamp(min=0) << 23).view(torch.float32)   # 2**(k-1)
-    return 2*((r + r*r*_horner(_EXP, r))*half + (half - .5))
+    half = ((k.to(torch.int32) + 126) << 23).view(torch.float32)   # 2**(k-1)
+    return 2*((r + r*r*_estrin(_EXP, r))*half + (half - .5))
 
 def _series(x:Tensor)->Tensor: return x*_horner([1/math.factorial(k+1) for k in reversed(range(16))], x)
 
@@ -213,6 +219,10 @@ def _value_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, float]:
     if abs(alpha) > o['cap']: return _expm1(_square(x, math.copysign(.5/c**2, alpha))), math.copysign(1., alpha)
     b = abs(alpha-2)
     t = _square(x, 1/(max(b, 2.**-52)*c*c))
+    if alpha==0 and torch.compiler.is_compiling():
+        far = t > o['huge']
+        y = _log1p(torch.where(far, x.abs()*(math.sqrt(.5)/c), t))
+        return torch.where(far, y + y, y), 1.
     top = t.amax().item() if t.numel() and _plain(x) else inf
     if b < 2**-6 or not top < o['huge']: return _value(x/c, alpha), 1.
     if abs(alpha) < o['zero']: return t.log1p_(), b/2
@@ -221,7 +231,7 @@ def _value_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, float]:
     return (h + 2).mul_(h), b/alpha
 
 # %% ../nbs/01_loss.ipynb #083717eb
-def _slope_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, Tensor|None, float]:
+def _slope_at(x:Tensor, alpha:float, scale:float=1., finite:bool=False)->tuple[Tensor, Tensor|None, float]: # finite: no square overflows, as the caller knows
     "Derivative of the loss in the residual for one alpha and one scale, as one or two tensors and a factor to multiply"
     o, (x, c) = _FORMAT[x.dtype], _unit(x, scale)
     k = 1/c**2 if c==scale else 1/scale                        # if x was divided, one factor is left of the chain rule
@@ -229,10 +239,10 @@ def _slope_at(x:Tensor, alpha:float, scale:float=1.)->tuple[Tensor, Tensor|None,
     if abs(alpha) > o['cap']: return _square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_(), x, k
     t = _square(x, 1/(abs(alpha-2)*c*c), 1.)                   # 1+t
     if alpha==-2: return t.reciprocal_(), t*x, k
-    top = t.amax().item() if t.numel() and _plain(x) else inf
+    short = alpha==1 or abs(alpha) < o['zero']
+    top = 0. if finite and short else t.amax().item() if t.numel() and _plain(x) else inf
     if not top < o['huge']: return _slope_far(x, alpha, c, k)
-    if alpha==1: return t.rsqrt_(), x, k
-    if abs(alpha) < o['zero']: return t.reciprocal_(), x, k
+    if short: return t.rsqrt_() if alpha==1 else t.reciprocal_(), x, k
     power, y, r = alpha/2 - 1, math.log(top), None
     if alpha < 1.5 and not (y < 16 and power*y > -60): r, power = t.rsqrt().mul_(x), power + .5        # @eq-sqrt
     if abs(power) > 4: t = _square(x, 1/(abs(alpha-2)*c*c)).log1p_().mul_(power/math.log(2))
@@ -336,31 +346,28 @@ def _sum_at(x:Tensor, alpha:float, scale:float)->float: # nan or too small to be
     if alpha==2: return (x*x).sum().item()*(.5/c**2)
     if abs(alpha) > o['cap']: return math.copysign(_square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_().sum().item() - n, 1.)
     if b < 2**-6: return math.nan
-    if abs(alpha) < o['zero']: return b/2*_sum_log1p(_square(x, 1/(b*c*c)).view(-1))
     t = _square(x, 1/(b*c*c), 1.)                              # 1+t
-    if not t.amax() < o['huge']: return math.nan
     if alpha==1: return t.sqrt_().sum().item() - n
+    if abs(alpha) < o['zero']: return b/2*math.log(2)*_sum_log2(t.view(-1))
+    if not t.amax() < o['huge']: return math.nan
     if alpha==-2: return (x/t).mul_(x).sum().item()*(.5/c**2)
     if abs(alpha) > 8: t = _square(x, 1/(b*c*c)).log1p_().mul_(alpha/2/math.log(2))
     else: t = t.log2_().mul_(alpha/2)
     return b/alpha*(t.exp2_().sum().item() - n)
 
-def _sum_log1p(t:Tensor)->float:
-    "Sum of log(1+t), overwriting `t`; inf where a product overflows"
-    rest, t = t[len(t)//4*4:], t[:len(t)//4*4]
-    for _ in range(2):
-        t, u = t.chunk(2) if len(t) else (t, t)
-        t = torch.addcmul(t + u, t, u)                          # @eq-group
-    return t.log1p_().sum().item() + rest.log1p().sum().item()
+def _sum_log2(t:Tensor)->float:
+    "Sum of log2(t); inf where a product of four overflows"
+    t, rest = t[:len(t)//4*4], t[len(t)//4*4:]
+    return t.view(4, -1).prod(0).log2_().sum().item() + rest.log2().sum().item()
 
 # %% ../nbs/01_loss.ipynb #9e4bc8cf
 def _total_at(x:Tensor, alpha:float, scale:float)->float|Tensor:
     "Sum of the loss, for one alpha and one scale"
     if _plain(x) and x.numel():
         total = _sum_at(x, alpha, scale)
-        exact = alpha in (2, -2) or abs(alpha) < _FORMAT[x.dtype]['zero']
-        unit = 1. if abs(alpha) > _FORMAT[x.dtype]['cap'] else abs((alpha-2)/alpha) if alpha else 0.
-        if (exact or total > unit*x.numel()/4) and total < inf: return total
+        o, size = _FORMAT[x.dtype], abs(alpha)
+        unit = 0. if alpha in (2, -2) else 1. if size > o['cap'] else .5 if size < o['zero'] else abs((alpha-2)/alpha)
+        if unit*x.numel()/4 <= total < inf: return total
     v,k = _value_at(x, alpha, scale)
     return v.sum()*k
 
@@ -370,20 +377,22 @@ def _difference(a:Tensor, b:Tensor)->Tensor:
     return _wide(a) - _wide(b)
 
 def _pieces(*tensors:Tensor):
-    "The tensors in matching blocks, or whole where blocks do not help"
-    whole = not all(t.is_contiguous() and _plain(t) for t in tensors) or tensors[0].numel() <= _block()
-    return [tensors] if whole else zip(*(t.view(-1).split(_block()) for t in tensors))
+    "The tensors in matching pieces, or whole where pieces do not help"
+    size = 4*_block()                                           # a total has so few temporaries that longer pieces pay
+    whole = not all(t.is_contiguous() and _plain(t) for t in tensors) or tensors[0].numel() <= size
+    return [tensors] if whole else zip(*(t.view(-1).split(size) for t in tensors))
 
 class _Total(torch.autograd.Function):
     "`factor` times the sum of the loss of `input - target`, for one alpha and one scale"
     @staticmethod
-    def forward(input, target, alpha, scale, factor):
+    def forward(input, target, alpha, scale, factor, finite):
         total = sum(_total_at(_difference(a, b), alpha, scale) for a,b in _pieces(input, target))*factor
+        finite += [isinstance(total, float)]                    # a note for the backward pass: the short formulas sufficed
         return total.to(input.dtype) if isinstance(total, Tensor) else input.new_full((), total)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        *tensors, ctx.alpha, ctx.scale, ctx.factor = inputs
+        *tensors, ctx.alpha, ctx.scale, ctx.factor, ctx.finite = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
@@ -394,9 +403,10 @@ class _Total(torch.autograd.Function):
         else:
             d, grad = torch.empty_like(input), grad.item()*ctx.factor
             for a,b,o in _pieces(input, target, d):
-                u,v,k = _slope_at(_difference(a, b), ctx.alpha, ctx.scale)
+                x = torch.sub(a, b, out=o) if o.dtype in _WIDE else _difference(a, b)
+                u,v,k = _slope_at(x, ctx.alpha, ctx.scale, all(ctx.finite))
                 _product(u, v, grad*k, out=o)
-        return d if ctx.needs_input_grad[0] else None, -d if ctx.needs_input_grad[1] else None, None, None, None
+        return d if ctx.needs_input_grad[0] else None, -d if ctx.needs_input_grad[1] else None, None, None, None, None
 
     @staticmethod
     def jvp(ctx, dinput, dtarget, *_):
@@ -405,7 +415,7 @@ class _Total(torch.autograd.Function):
         return (_influence(_difference(input, target), ctx.alpha, ctx.scale)*d).sum()*ctx.factor
 
     @staticmethod
-    def vmap(info, in_dims, input, target, alpha, scale, factor):
+    def vmap(info, in_dims, input, target, alpha, scale, factor, finite):
         loss = _rho(_difference(*_front((input, target), in_dims[:2])), alpha, scale)
         return loss.reshape(info.batch_size, -1).sum(1)*factor, 0
 
@@ -437,8 +447,15 @@ class GeneralLoss(nn.Module):
         "The loss; with weights, 'mean' divides by the sum of the weights"
         if weight is None and self.reduction!='none' and self._fused(input, target):
             factor = 1. if self.reduction=='sum' else 1/input.numel() if input.numel() else math.nan
-            return _Total.apply(input, target, self.alpha, self.scale, factor)
-        return _reduce(_residual(input, target), weight, self.reduction, lambda x: rho(x, self.alpha, self.scale))
+            return _Total.apply(input, target, self.alpha, self.scale, factor, [])
+        x = _residual(input, target)
+        rows = _rows(x) if weight is None and self.reduction!='none' and self._short() else None
+        if rows is not None:
+            total = rho(rows, self.alpha, self.scale).sum(1).sum()
+            return total if self.reduction=='sum' else total/x.numel()
+        return _reduce(x, weight, self.reduction, lambda x: rho(x, self.alpha, self.scale))
+
+    def _short(self)->bool: return isinstance(self.alpha, float) and isinstance(self.scale, float) and self.alpha in (2., 1., -2.)
 
     def _fused(self, input, target)->bool:
         "Can `_Total` do it? (A compiler fuses better by itself.)"
@@ -455,6 +472,13 @@ def _residual(input:Tensor, target:Tensor)->Tensor:
     try: torch.broadcast_shapes(input.shape, target.shape)
     except RuntimeError: raise ValueError(f"shapes do not broadcast: input {tuple(input.shape)}, target {tuple(target.shape)}") from None
     return input - target
+
+def _rows(x:Tensor)->Tensor|None: # None where that does not help
+    "`x` as rows: compiled for a CPU, many short sums take a third of the time of a long one (but a long formula is computed twice)"
+    if not torch.compiler.is_compiling() or not x.is_cpu or x.dtype not in _WIDE: return None
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+    for row in (1024, 1000, 512, 500, 128, 64):
+        if statically_known_true(x.numel() % row==0): return x.reshape(-1, row)
 
 def _reduce(x:Tensor, weight:Tensor|None, reduction:str, fn:Callable)->Tensor:
     "The loss `fn(x)`, weighted or masked, and reduced"

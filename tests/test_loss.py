@@ -255,6 +255,17 @@ def test_nothing_is_saved_but_the_inputs(alpha, n):
     assert saved(lambda x: rho(x, alpha, .7), (x,)) == 0
 
 
+@pytest.mark.parametrize('alpha', [1., 0.])
+def test_the_backward_pass_knows_what_overflowed(alpha):
+    n = 4*_block() + 5                                          # two pieces; the square of the last residual is not representable
+    x = torch.ones(n)
+    x[-1] = 1e25
+    x.requires_grad_()
+    GeneralLoss(alpha, .7, 'sum')(x, torch.zeros(n)).backward()
+    exact = [float(_exact_influence(v, alpha, .7)) for v in (1., 1e25)]
+    torch.testing.assert_close(x.grad[[0, -1]].double(), torch.tensor(exact, dtype=F64), rtol=1e-6, atol=0)
+
+
 # Compilers and tracers.
 
 @pytest.fixture(autouse=True)
@@ -271,6 +282,18 @@ def test_compile_module(alpha):
     (one, g1), (two, g2) = ((out, torch.autograd.grad(out, x)[0]) for out in (compiled(x, t), loss(x, t)))
     torch.testing.assert_close(one, two)
     torch.testing.assert_close(g1, g2)
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+@pytest.mark.parametrize('dynamic', [None, True])
+def test_compiled_sums_by_rows(reduction, dynamic):
+    loss = GeneralLoss(1., .7, reduction)
+    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend='aot_eager')
+    for shape in ((3, 5), (2048,), (4, 1000), (7, 11, 13), (0, 64)):
+        x, t = torch.linspace(-5, 5, math.prod(shape)).reshape(shape).requires_grad_(), torch.zeros(shape)
+        one, two = compiled(x, t), loss(x, t)
+        torch.testing.assert_close(one, two, equal_nan=True)
+        if x.numel(): torch.testing.assert_close(*(torch.autograd.grad(out, x)[0] for out in (one, two)))
 
 
 def test_compiled_accuracy():
