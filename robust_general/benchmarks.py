@@ -96,7 +96,7 @@ def bar(name:str, n:int)->float|None: # None: nothing was promised
 # %% ../nbs/91_benchmarks.ipynb #be80ec4e
 def speed_table(
     sizes=(1000, 10**6, 10**7), # Elements
-    repeats=(200, 40, 5),       # Rounds per size
+    repeats=(200, 100, 5),      # Rounds per size
     progress:Callable=lambda rounds: rounds,
 )->list: # Rows: step, a column per size, the bars
     "Ratios of every step at every size"

@@ -105,11 +105,20 @@ def _expm1(x:Tensor)->Tensor:
     "`torch.expm1`, accurate and fast where compiled"
     if not torch.compiler.is_compiling(): return torch.expm1(x)
     if x.dtype==torch.float64: return torch.where(x.abs() < .5, _series(x.clamp(-.5, .5)), torch.exp(x) - 1)
-    x = x.clamp(-87., 89.)                                      # below, it is -1
+    r, half = _reduced(x.clamp(-87., 89.))                      # below, it is -1
+    return 2*(r*half + (half - .5))
+
+def _decay(x:Tensor)->Tensor:
+    "`torch.exp` for x <= 0, faster where compiled in float32"
+    if x.dtype!=torch.float32 or not torch.compiler.is_compiling(): return torch.exp(x)
+    r, half = _reduced(x.clamp(min=-87.))
+    return torch.where(x < -87., 0., (r + 1)*(half + half))
+
+def _reduced(x:Tensor)->tuple[Tensor, Tensor]:
+    "`exp(r)-1` and `2**(k-1)` for x = r + k*log(2), |r| <= log(2)/2"
     k = torch.round(x*(1/math.log(2)))
     r = x - k*_LN2[0] - k*_LN2[1]
-    half = ((k.to(torch.int32) + 126) << 23).view(torch.float32)   # 2**(k-1)
-    return 2*((r + r*r*_estrin(_EXP, r))*half + (half - .5))
+    return r + r*r*_estrin(_EXP, r), ((k.to(torch.int32) + 126) << 23).view(torch.float32)
 
 def _series(x:Tensor)->Tensor: return x*_horner([1/math.factorial(k+1) for k in reversed(range(16))], x)
 
@@ -236,6 +245,7 @@ def _slope_at(x:Tensor, alpha:float, scale:float=1., finite:bool=False)->tuple[T
     o, (x, c) = _FORMAT[x.dtype], _unit(x, scale)
     k = 1/c**2 if c==scale else 1/scale                        # if x was divided, one factor is left of the chain rule
     if alpha==2: return x, None, k
+    if alpha < -o['cap'] and torch.compiler.is_compiling(): return _decay(_square(x, -.5/c**2)), x, k
     if abs(alpha) > o['cap']: return _square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_(), x, k
     t = _square(x, 1/(abs(alpha-2)*c*c), 1.)                   # 1+t
     if alpha==-2: return t.reciprocal_(), t*x, k
@@ -378,9 +388,8 @@ def _difference(a:Tensor, b:Tensor)->Tensor:
 
 def _pieces(*tensors:Tensor):
     "The tensors in matching pieces, or whole where pieces do not help"
-    size = 4*_block()                                           # a total has so few temporaries that longer pieces pay
-    whole = not all(t.is_contiguous() and _plain(t) for t in tensors) or tensors[0].numel() <= size
-    return [tensors] if whole else zip(*(t.view(-1).split(size) for t in tensors))
+    whole = not all(t.is_contiguous() and _plain(t) for t in tensors) or tensors[0].numel() <= 4*_block()   # so few temporaries that the last cache holds them
+    return [tensors] if whole else zip(*(t.view(-1).split(_block()) for t in tensors))
 
 class _Total(torch.autograd.Function):
     "`factor` times the sum of the loss of `input - target`, for one alpha and one scale"
