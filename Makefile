@@ -10,6 +10,11 @@ INSTALLED := $(VENV)/.installed-$(shell cat constraints.txt pyproject.toml | cks
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# What an experiment runs on: make reproduce ONLY=63_vae_experiment PRESET=paper DEVICE=cuda DATA=folder
+$(if $(DATA),$(eval export ROBUST_GENERAL_DATA := $(abspath $(DATA))))
+$(if $(PRESET),$(eval export ROBUST_GENERAL_PRESET := $(PRESET)))
+$(if $(DEVICE),$(eval export ROBUST_GENERAL_DEVICE := $(DEVICE)))
+
 .DEFAULT_GOAL := help
 .PHONY: help install reproduce test docs bench notebooks clean
 
@@ -24,7 +29,7 @@ $(INSTALLED):
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
-reproduce: $(INSTALLED) ## Regenerate every figure and table into figures/ (ONLY=01_loss for one chapter)
+reproduce: $(INSTALLED) ## Regenerate every figure and table into figures/ (ONLY=01_loss for one chapter, DATA=folder)
 	@$(PY) -m tools.reproduce $(ONLY)
 
 test: $(INSTALLED) ## Check that notebooks, modules and README agree; run every notebook's assertions and tests/
