@@ -123,3 +123,25 @@ def test_table_of_what_there_is():
     mice = table["Mice Protein"]
     assert (mice["RCC"], mice["gRCC*"], mice["Ward"], mice["paper RCC"], mice["gRCC* knee"]) == (0.6, 0.7, 0.5, 0.649, None)
     assert mice["Rel. Impr. %"] == pytest.approx(25)
+
+
+def test_neighbours_of_text_come_from_its_principal_components(tmp_path):
+    import scipy.sparse as sp
+    from sklearn.decomposition import PCA
+
+    from robust_general.clustering import nearest, preprocess
+
+    X = sp.random(300, 150, 0.1, "csr", random_state=0)
+    row = sweep_cell("reuters", -2.0, "curvature", folder=tmp_path, load=lambda name: (X, np.arange(300) % 3))
+    axes = PCA(100).fit_transform(preprocess(X).toarray())
+    assert len(row["labels"]) == 300
+    with np.load(tmp_path / "reuters-0-graph.npz") as z:
+        assert (z["i"] == nearest(axes)[0]).mean() > 0.999 and (z["i"] != nearest(preprocess(X))[0]).any()
+
+
+def test_mnist_is_scaled_as_its_authors_do(tmp_path):
+    g = np.random.default_rng(0)
+    X, y = g.integers(0, 256, (200, 30)).astype(np.float32) * np.linspace(0.1, 1, 30, dtype=np.float32), np.arange(200) % 2
+    kept = sweep_cell("mnist", -2.0, "curvature", folder=tmp_path, load=lambda name: (X, y))
+    assert (kept["labels"] == experiment.estimator("mnist").fit(X).labels_).all()
+    assert experiment.estimator("mnist").preprocessing == "minmax" and experiment.estimator("yaleb").preprocessing == "norm"
