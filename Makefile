@@ -16,7 +16,7 @@ $(if $(PRESET),$(eval export ROBUST_GENERAL_PRESET := $(PRESET)))
 $(if $(DEVICE),$(eval export ROBUST_GENERAL_DEVICE := $(DEVICE)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install reproduce test docs bench notebooks clean
+.PHONY: help install reproduce test coverage docs bench notebooks clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1|/p' Makefile | while IFS='|' read -r t d; do printf '  make %-10s %s\n' "$$t" "$$d"; done
@@ -29,12 +29,15 @@ $(INSTALLED):
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 
-reproduce: $(INSTALLED) ## Regenerate every figure and table into figures/ (ONLY=01_loss for one chapter, DATA=folder)
-	@$(PY) -m tools.reproduce $(ONLY)
+reproduce: $(INSTALLED) ## Regenerate every figure and table, beside the paper's (ONLY=table3, DATA=folder, PRESET=paper, PLAN=1)
+	@$(PY) -m tools.reproduce $(if $(PLAN),--plan) $(if $(CHANGED),--changed) $(if $(FORCE),--force) $(if $(JOBS),--jobs $(JOBS)) $(ONLY)
 
 test: $(INSTALLED) ## Check that notebooks, modules and README agree; run every notebook's assertions and tests/
 	@$(PY) -m tools.sync
 	@$(PY) -m tools.check
+
+coverage: $(INSTALLED) ## Measure which lines of the package the notebooks and tests/ run; fails below 95%
+	@$(PY) -m tools.coverage $(ONLY)
 
 docs: $(INSTALLED) ## Build the site into _docs/
 	@$(PY) -m tools.site

@@ -245,11 +245,13 @@ class _Representatives:
         self.U, self.before = [x.copy() for x in self.X], [None]*len(self.X)
 
     def lengths(self)->np.ndarray:
-        def squares(u):
-            if not u.any(): return np.zeros(len(self.w))
-            d = u[self.system.i]
-            d -= u[self.system.j]
-            return np.einsum('ij,ij->i', d, d)
+        i, j = torch.from_numpy(self.system.i), torch.from_numpy(self.system.j)
+        def squares(u, edges:int=4096):                                # so few at a time that they stay in the cache
+            out, rows = np.zeros(len(i), np.float32), torch.from_numpy(u)
+            for at in (slice(a, a+edges) for a in range(0, len(i) if u.any() else 0, edges)):
+                d = rows.index_select(0, i[at]).sub_(rows.index_select(0, j[at])).numpy()
+                np.einsum('ij,ij->i', d, d, out=out[at])
+            return out
         return np.sqrt(sum(s.astype(np.float64) for s in self.pool(squares, self.U)))
 
     def fit(self)->float:

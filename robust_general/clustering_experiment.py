@@ -4,7 +4,7 @@
 
 # %% ../nbs/51_clustering_experiment.ipynb #b9b53c8d
 from __future__ import annotations
-import io, itertools, os, time
+import io, itertools, os, time, zipfile
 from math import inf
 from pathlib import Path
 from typing import Callable
@@ -83,6 +83,14 @@ def _text(X):
 _PREPARE = {'yaleb': _faces, 'mice': _mice, 'reuters': _text, 'rcv1': _text}
 
 # %% ../nbs/51_clustering_experiment.ipynb #d75e5f53
+def _wrong(path:Path): # None if nothing is
+    "What is wrong with a file of arrays"
+    try:
+        with zipfile.ZipFile(path) as z: bad, known = z.testzip(), len(z.namelist())
+        count = int.from_bytes(path.read_bytes()[-12 - len(z.comment):][:2], 'little')    # at which zipfile does not look
+        return f"the checksum of {bad} is another" if bad else f"{known} of {count} arrays are there" if known != count else None
+    except Exception as e: return e
+
 def load_data(
     name:str,                  # A key of `paper_table`, or 'iris', 'wine', 'cancer', 'digits'
     folder:str|Path|None=None, # Where the files are; by default the folder `clustering` in `ROBUST_GENERAL_DATA`
@@ -93,6 +101,7 @@ def load_data(
     folder = Path(folder or Path(os.environ.get('ROBUST_GENERAL_DATA', '.'))/'clustering')
     path = folder/f"{'mnist70k' if name=='mnist' else name}.npz"
     if not path.exists(): raise FileNotFoundError(f"no data here: {path}")
+    if _wrong(path): raise ValueError(f"{path} is damaged: {_wrong(path)}")
     with np.load(path) as z:
         X = sp.csr_matrix((z['data'], z['indices'], z['indptr']), z['shape']) if 'indptr' in z else z['X'].reshape(len(z['y']), -1)
         X, y = X.astype(np.float32), z['y']
@@ -131,6 +140,7 @@ def _graph(name:str, seed:int, X, folder:Path|None)->sp.csr_matrix:
         i,d = nearest(PCA(_PCA[name], svd_solver='covariance_eigh').fit_transform(Z) if name in _PCA else Z)
         if not path: return mutual_graph(i, d)
         _store(path, i=i.astype(np.int32), d=d)
+    if _wrong(path): raise ValueError(f"{path} is damaged: {_wrong(path)}")
     with np.load(path) as z: return mutual_graph(z['i'], z['d'])
 
 def _path(folder:Path, name:str, alpha:float, scale_map:str, seed:int)->Path: return Path(folder)/f'{name}-{seed}-{scale_map}-{alpha:g}.npz'
@@ -156,6 +166,7 @@ def sweep_cell(
     return out
 
 def _read(path:Path)->dict:
+    if _wrong(path): raise ValueError(f"{path} is damaged: {_wrong(path)}")
     with np.load(path) as z: return {k: z[k] if z[k].ndim else z[k].item() for k in z.files}
 
 # %% ../nbs/51_clustering_experiment.ipynb #047cca44

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['COLORS', 'atomic_write', 'style', 'save_figure', 'Table', 'save_table', 'load_table']
+__all__ = ['COLORS', 'atomic_write', 'style', 'save_figure', 'show_small', 'Table', 'save_table', 'load_table']
 
 # %% ../nbs/00_figures.ipynb #2925e43b
 def atomic_write(
@@ -82,6 +82,22 @@ def save_figure(
     (fig or plt.gcf()).savefig(buf, format=fmt, metadata=_META[fmt], dpi=150)
     atomic_write(folder/f'{name}.{fmt}', buf.getvalue())
 
+# %% ../nbs/00_figures.ipynb #5e9b0f32
+def show_small(
+    fig=None,       # matplotlib figure; the current one if None
+    dpi:int=80,     # Pixels per inch
+    colors:int=256, # At most 256
+): # `IPython.display.Image`, for the last line of a cell
+    "Show a figure of photographs with few colours, so that the page stays small; closes it and sets the style anew"
+    import io
+    import IPython.display, PIL.Image
+    import matplotlib.pyplot as plt
+    big, small, fig = io.BytesIO(), io.BytesIO(), fig or plt.gcf()
+    fig.savefig(big, format='png', dpi=dpi)
+    plt.close(fig); style()
+    PIL.Image.open(big).convert('RGB').quantize(colors).save(small, 'png', optimize=True)
+    return IPython.display.Image(small.getvalue())
+
 # %% ../nbs/00_figures.ipynb #2d8fce4a
 def _plain(v):
     "A value as JSON can hold it; NumPy and torch scalars become numbers"
@@ -135,5 +151,7 @@ def load_table(
 )->Table: # What was saved
     "Read a saved table back, from `ROBUST_GENERAL_FIGURES` or else the `figures` folder beside the notebooks"
     _check_name(name)
-    doc = json.loads(((_folder() or Path('figures'))/f'{name}.json').read_text(encoding='utf-8'))
-    return Table(doc['rows'], doc['provenance'])
+    try:
+        doc = json.loads(((_folder() or Path('figures'))/f'{name}.json').read_text(encoding='utf-8'))
+        return Table(doc['rows'], doc['provenance'])
+    except (AttributeError, KeyError, TypeError, ValueError) as e: raise ValueError(f"{(_folder() or Path('figures'))/name}.json is not a table as save_table writes it: {e}") from e

@@ -5,6 +5,7 @@
 # %% ../nbs/61_images.ipynb #bc7a1dab
 from __future__ import annotations
 import hashlib, os, zipfile
+import zlib
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -62,6 +63,13 @@ class Images:
         return torch.from_numpy(np.array(self.pixels[i], np.float32))
 
 # %% ../nbs/61_images.ipynb #50b50778
+def _seal(path:Path):
+    "Let a file end in its own checksum, and be on the disk"
+    crc = zlib.crc32(np.memmap(path, np.uint8, 'r'))
+    with open(path, 'ab') as f: f.write(crc.to_bytes(4, 'little')), f.flush(), os.fsync(f.fileno())
+
+def _sealed(path:Path)->bool: return zlib.crc32(np.memmap(path, np.uint8, 'r'))==0x2144df1c   # the CRC-32 of whatever ends in its own
+
 def _stacked(pictures:Iterable, n:int, size:int, cache, name:str, *decides)->np.ndarray:
     "`n` pictures as one array; from the folder `cache`, and into it, unless it is None"
     if cache is None: return np.stack([np.asarray(p) for p in islice(pictures, n)])
@@ -74,9 +82,13 @@ def _stacked(pictures:Iterable, n:int, size:int, cache, name:str, *decides)->np.
             out = np.lib.format.open_memmap(part, 'w+', np.float32, (n, 3, size, size))
             for i,p in enumerate(islice(pictures, n)): out[i] = p
             out.flush()
+            _seal(part)
             os.replace(part, path)
         finally: part.unlink(missing_ok=True)
-    return np.load(path, mmap_mode='r')
+    try:
+        if not _sealed(path): raise ValueError("its checksum is another")
+        return np.load(path, mmap_mode='r')
+    except Exception as e: raise ValueError(f"{path} cannot be read ({e}): delete it to have it made again") from e
 
 # %% ../nbs/61_images.ipynb #b3662055
 def _pillow():
@@ -99,7 +111,8 @@ def celeba_splits(
     "The published partition"
     path = Path(root)/'list_eval_partition.txt'
     if not path.exists(): raise FileNotFoundError(f"CelebA's partition file is missing: {path}")
-    lines = [l.split() for l in path.read_text().splitlines() if l.strip()]
+    try: lines = [l.split() for l in path.read_text().splitlines() if l.strip()]
+    except UnicodeDecodeError as e: raise ValueError(f"{path} is no text: {e}") from e
     if bad := [l for l in lines if len(l) != 2 or l[1] not in _SPLITS.values()]: raise ValueError(f"{path} should hold lines like '000001.jpg 0', got {' '.join(bad[0])!r}")
     out = {s: [name for name,k in lines if k==number] for s,number in _SPLITS.items()}
     return {s: names for s,names in out.items() if names}
@@ -111,7 +124,8 @@ def _celeba_files(root:str|Path, split:str)->tuple: # The folder or open archive
     archive, folder = root/'img_align_celeba.zip', root/'img_align_celeba'
     if folder.is_dir(): where, there = folder, {p.name: p.name for p in folder.iterdir()}
     elif archive.exists():
-        where = zipfile.ZipFile(archive)
+        try: where = zipfile.ZipFile(archive)
+        except (NotImplementedError, OSError, ValueError, zipfile.BadZipFile) as e: raise OSError(f"{archive} is not an archive that can be read: {e}") from e
         there = {Path(n).name: n for n in where.namelist()}
     else: raise FileNotFoundError(f"CelebA's images are missing: neither {archive} nor the folder {folder.name} is there")
     if missing := [n for n in splits[split] if n not in there]: raise FileNotFoundError(f"{len(missing)} of {len(splits[split])} images of the split {split!r} are missing from {root}; the first is {missing[0]}")
@@ -125,7 +139,9 @@ def stream_celeba(
     "One picture after the other, in the order of the partition, straight from the archive"
     where, files = _celeba_files(root, split)
     for name,path in files.items():
-        with (where/path).open('rb') if isinstance(where, Path) else where.open(path) as f: yield name, _read(f, name)
+        try:
+            with (where/path).open('rb') if isinstance(where, Path) else where.open(path) as f: yield name, _read(f, name)
+        except (EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as e: raise OSError(f"{name} cannot be read from {root}: {e}") from e
 
 def load_celeba(
     root:str|Path,             # As in `stream_celeba`

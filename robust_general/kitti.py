@@ -29,12 +29,14 @@ def read_calibration(
     path = Path(path)
     if not path.is_file(): raise FileNotFoundError(f"no calibration file {path}")
     out = {}
-    for i,line in enumerate(path.read_text().splitlines(), 1):
-        if not line.strip(): continue
-        name, colon, numbers = line.partition(':')
-        if not colon: raise ValueError(f"{path}, line {i}: expected 'name: numbers', got {line!r}")
-        try: out[name.strip()] = np.array([float(o) for o in numbers.split()])
-        except ValueError: pass                                            # a date
+    try:
+        for i,line in enumerate(path.read_text().splitlines(), 1):
+            if not line.strip(): continue
+            name, colon, numbers = line.partition(':')
+            if not colon: raise ValueError(f"{path}, line {i}: expected 'name: numbers', got {line!r}")
+            try: out[name.strip()] = np.array([float(o) for o in numbers.split()])
+            except ValueError: pass                                        # a date
+    except UnicodeDecodeError as e: raise ValueError(f"{path} is no text: {e}") from None
     return out
 
 def _entry(calibration:dict, path, name:str, *shape:int)->np.ndarray:
@@ -78,6 +80,7 @@ def read_lidar(path)->np.ndarray: # (n, 4): forward, left, up, reflectance
     if not path.is_file(): raise FileNotFoundError(f"no scan {path}")
     x = np.fromfile(path, np.float32)
     if x.size%4: raise ValueError(f"{path} is no scan: its {x.size} numbers are not a multiple of 4")
+    if not np.isfinite(x).all(): raise ValueError(f"{path} is no scan: not all its numbers are finite")
     return x.reshape(-1, 4)
 
 # %% ../nbs/72_kitti.ipynb #af2e3738
@@ -233,7 +236,8 @@ def mini_sequences(
 def _lines(path)->list:
     path = Path(path)
     if not path.is_file(): raise FileNotFoundError(f"no split file {path}")
-    return [(i, l.strip()) for i,l in enumerate(path.read_text().splitlines(), 1) if l.strip()]
+    try: return [(i, l.strip()) for i,l in enumerate(path.read_text().splitlines(), 1) if l.strip()]
+    except UnicodeDecodeError as e: raise ValueError(f"{path} is no text: {e}") from None
 
 def read_split(
     path, # Lines such as `2011_09_26/2011_09_26_drive_0002_sync/image_02/data/0000000069.png` or `2011_09_26/2011_09_26_drive_0002_sync 69 l`

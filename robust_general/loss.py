@@ -4,7 +4,7 @@
 
 # %% ../nbs/01_loss.ipynb #dad0f5b6
 from __future__ import annotations
-import math
+import math, threading
 from math import inf
 from typing import Callable, Union
 
@@ -123,10 +123,15 @@ def _reduced(x:Tensor)->tuple[Tensor, Tensor]:
 def _series(x:Tensor)->Tensor: return x*_horner([1/math.factorial(k+1) for k in reversed(range(16))], x)
 
 # %% ../nbs/01_loss.ipynb #53b1971d
+class _Note(threading.local): far = False                       # has a square passed `huge`? Whoever cares clears it first
+_note = _Note()
+
 def _log1p_square(z:Tensor, b:float|Tensor)->Tensor:
     "`log(1 + z**2/b)`, also where `z**2/b` overflows"
     t, huge = z*z/b, _FORMAT[z.dtype]['huge']
-    if _plain(t) and not torch.is_grad_enabled() and (not t.numel() or t.amax() < huge): return t.log1p_()
+    if _plain(t) and not torch.is_grad_enabled():
+        if not t.numel() or t.amax() < huge: return t.log1p_()
+        _note.far = True
     far = t > huge
     y = _log1p(torch.where(far, z.abs(), t))
     return torch.where(far, 2*y - (math.log(b) if isinstance(b, float) else b.log()), y)
@@ -198,11 +203,14 @@ def _fade(slope:Tensor, alpha:Tensor, cap:float)->Tensor:
 
 def _alpha_slope(z:Tensor, alpha:Tensor)->Tensor:
     "Derivative of the loss at unit scale in alpha"
-    o = _FORMAT[z.dtype]
-    q,p,b = _shape(alpha, z.dtype)
-    sign = torch.where(p > 0, 1., -1.).to(z.dtype)
-    p, y, t = sign*b/2, _log1p_square(z, b), (z*z/b).clamp(max=o['huge'])   # at 2 itself, the number below it
-    u = q*y
+    shape = _shape(alpha, z.dtype)
+    return _alpha_slope_at(_log1p_square(z, shape[2]), (z*z/shape[2]).clamp(max=_FORMAT[z.dtype]['huge']), shape, alpha)
+
+def _alpha_slope_at(y:Tensor, t:Tensor, shape:tuple, alpha:Tensor)->Tensor:
+    "The same, where `log(1+t)` is `y`; t may be capped"
+    (q,p,b), o = shape, _FORMAT[y.dtype]
+    sign = torch.where(p > 0, 1., -1.).to(y.dtype)
+    p, u = sign*b/2, q*y                                        # at 2 itself, the number below it
     root = torch.exp(u/2)
     rise, tame = _expm1(p*y), torch.where(q.abs() < 2**-12, 1., q)   # so small a q is never far
     out = _mix(u.abs() < 1, b*y/4*_mild(u, y, root, p, rise, o), _far(u, y, root, tame, b, t, sign, rise, o))
@@ -245,13 +253,16 @@ def _slope_at(x:Tensor, alpha:float, scale:float=1., finite:bool=False)->tuple[T
     o, (x, c) = _FORMAT[x.dtype], _unit(x, scale)
     k = 1/c**2 if c==scale else 1/scale                        # if x was divided, one factor is left of the chain rule
     if alpha==2: return x, None, k
+    if (alpha==-2 and not finite or alpha < -o['cap']) and _plain(x) and not math.isfinite(x.sum().item()): _note.far = True   # 0 times infinity
     if alpha < -o['cap'] and torch.compiler.is_compiling(): return _decay(_square(x, -.5/c**2)), x, k
     if abs(alpha) > o['cap']: return _square(x, math.copysign(.5/math.log(2)/c**2, alpha)).exp2_(), x, k
     t = _square(x, 1/(abs(alpha-2)*c*c), 1.)                   # 1+t
     if alpha==-2: return t.reciprocal_(), t*x, k
     short = alpha==1 or abs(alpha) < o['zero']
     top = 0. if finite and short else t.amax().item() if t.numel() and _plain(x) else inf
-    if not top < o['huge']: return _slope_far(x, alpha, c, k)
+    if not top < o['huge']:
+        if _plain(x): _note.far = True
+        return _slope_far(x, alpha, c, k)
     if short: return t.rsqrt_() if alpha==1 else t.reciprocal_(), x, k
     power, y, r = alpha/2 - 1, math.log(top), None
     if alpha < 1.5 and not (y < 16 and power*y > -60): r, power = t.rsqrt().mul_(x), power + .5        # @eq-sqrt
@@ -327,8 +338,56 @@ def _influence_partials(wanted, x, alpha, scale):
     dalpha = _fade(slope*_excess(y, n, o['terms'])/2/scale, alpha, o['cap']) if wanted[1] else None
     return bend/scale/scale if wanted[0] else None, dalpha, -(slope + z*bend)/scale/scale if wanted[2] else None
 
-_influence = _elementwise(_influence_value, _influence_partials)
-_rho = _elementwise(_rho_value, _rho_partials)
+# %% ../nbs/01_loss.ipynb #f0a71e02
+def _power_law(x:Tensor, alpha:Tensor, c:Tensor):
+    "The shape, y, y made finite, and a function that gives `by * exp(m*y) * b**k / c**n`"
+    q,p,b = _shape(alpha, x.dtype)
+    log_b, log_c = b.log(), c.log()
+    y = 2*(x.abs().log() - log_c) - log_b
+    finite = y.clamp(max=1e100)
+    def law(by, m, n, k=0.): return torch.where(by==0, 0., by*torch.exp(m*finite + k*log_b - n*log_c))
+    return (q,p,b), y, finite, law
+
+def _far_rho(x:Tensor, alpha:Tensor, c:Tensor)->tuple:
+    "The loss and its derivatives in x, alpha and the scale, where x/c overflows"
+    (q,p,b), y, finite, law = _power_law(x, alpha, c)
+    zero, h = q.abs() < 1e-290, torch.expm1(q*y/2)
+    value = torch.where(zero, b/2*y, b/(2*torch.where(zero, 1., q))*h*(h + 2))
+    dalpha = _alpha_slope_at(finite, torch.full_like(y, _FORMAT[x.dtype]['huge']), (q,p,b), alpha)
+    return value, law(x.sign(), q - .5, 1, .5), dalpha, law(-torch.ones_like(x), q, 1, 1.)
+
+def _far_influence(x:Tensor, alpha:Tensor, c:Tensor)->tuple:
+    "The influence and its derivatives, likewise"
+    (q,p,b), _, y, law = _power_law(x, alpha, c)
+    pull = law(x.sign(), q - .5, 1, .5)
+    return pull, law(2*q - 1, p, 2), _fade(pull*(y - 1)/2, alpha, _FORMAT[x.dtype]['cap']), law(-2*q*x.sign(), q - .5, 2, .5)
+
+# %% ../nbs/01_loss.ipynb #f0a71e03
+def _mend(outs, law:Callable, x:Tensor, alpha:float|Tensor, scale:float|Tensor):
+    "Put the power law where the ratio overflows or nearly does, and where it is huge and the result is nan"
+    args = torch.broadcast_tensors(*(torch.as_tensor(a, dtype=torch.float64) for a in (x, alpha, scale)))
+    z, top = (args[0]/args[2]).abs(), torch.finfo(_wide(x).dtype).max/256
+    far = z > 2.**70                                            # 1+t is t, whatever alpha
+    if not far.any(): return
+    for out,v in zip(outs, law(*(a[far] for a in args))):
+        if out is not None: out[far] = torch.where((z[far] > top) | out[far].isnan(), v.to(out.dtype), out[far])
+
+def _mended(fn:Callable, law:Callable)->Callable:
+    "A value or its partials, right where the ratio overflows and for every scale"
+    def mended(*args):
+        *wanted, x, alpha, scale = args
+        if isinstance(scale, float) and not 2.**-126 <= scale <= 2.**126 and scale > 0:
+            out = mended(*wanted, x.double(), alpha, x.new_full((), scale, dtype=torch.float64))   # tensors are divided by, and never inverted
+            return out if wanted else out.to(x.dtype)
+        if torch.compiler.is_compiling() or torch.is_grad_enabled(): return fn(*args)
+        _note.far = False
+        out = fn(*args)
+        if _note.far: _mend([None, *out] if wanted else [out], law, x, alpha, scale)
+        return out
+    return mended
+
+_influence = _elementwise(_mended(_influence_value, _far_influence), _mended(_influence_partials, _far_influence))
+_rho = _elementwise(_mended(_rho_value, _far_rho), _mended(_rho_partials, _far_rho))
 
 # %% ../nbs/01_loss.ipynb #590921df
 Real = Union[float, np.ndarray, Tensor]
@@ -379,7 +438,8 @@ def _total_at(x:Tensor, alpha:float, scale:float)->float|Tensor:
         unit = 0. if alpha in (2, -2) else 1. if size > o['cap'] else .5 if size < o['zero'] else abs((alpha-2)/alpha)
         if unit*x.numel()/4 <= total < inf: return total
     v,k = _value_at(x, alpha, scale)
-    return v.sum()*k
+    total = v.sum()*k
+    return total if not _plain(total) or total.isfinite() else _rho(x, alpha, scale).sum()
 
 # %% ../nbs/01_loss.ipynb #4cd8d08f
 def _difference(a:Tensor, b:Tensor)->Tensor:
@@ -397,7 +457,7 @@ class _Total(torch.autograd.Function):
     def forward(input, target, alpha, scale, factor, finite):
         total = sum(_total_at(_difference(a, b), alpha, scale) for a,b in _pieces(input, target))*factor
         finite += [isinstance(total, float)]                    # a note for the backward pass: the short formulas sufficed
-        return total.to(input.dtype) if isinstance(total, Tensor) else input.new_full((), total)
+        return total.to(input.dtype) if isinstance(total, Tensor) else input.new_full((), inf if total > torch.finfo(input.dtype).max else total)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -412,9 +472,11 @@ class _Total(torch.autograd.Function):
         else:
             d, grad = torch.empty_like(input), grad.item()*ctx.factor
             for a,b,o in _pieces(input, target, d):
+                _note.far = False
                 x = torch.sub(a, b, out=o) if o.dtype in _WIDE else _difference(a, b)
                 u,v,k = _slope_at(x, ctx.alpha, ctx.scale, all(ctx.finite))
                 _product(u, v, grad*k, out=o)
+                if _note.far: _mend([o], lambda *args: [grad*_far_influence(*args)[0]], _difference(a, b), ctx.alpha, ctx.scale)
         return d if ctx.needs_input_grad[0] else None, -d if ctx.needs_input_grad[1] else None, None, None, None, None
 
     @staticmethod
@@ -470,7 +532,7 @@ class GeneralLoss(nn.Module):
         "Can `_Total` do it? (A compiler fuses better by itself.)"
         return (isinstance(self.alpha, float) and isinstance(self.scale, float) and isinstance(input, Tensor) and isinstance(target, Tensor)
                 and input.is_floating_point() and input.dtype==target.dtype and input.shape==target.shape and input.device==target.device
-                and not torch.compiler.is_compiling() and not _autocast(input))
+                and not torch.compiler.is_compiling() and not _autocast(input) and 2.**-64 <= self.scale <= 2.**64)
 
 # %% ../nbs/01_loss.ipynb #5be0b871
 def _residual(input:Tensor, target:Tensor)->Tensor:

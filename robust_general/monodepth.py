@@ -24,8 +24,8 @@ from .warping import pose_matrix, scale_intrinsics, warp
 from .wavelet import _analyse, _check_levels
 
 # %% auto #0
-__all__ = ['VARIANTS', 'DisparityNet', 'PoseNet', 'smoothness', 'PixelLoss', 'WaveletLoss', 'Monodepth', 'make_monodepth',
-           'predict_depth', 'score_depth']
+__all__ = ['VARIANTS', 'DisparityNet', 'PoseNet', 'smoothness', 'PixelLoss', 'WaveletLoss', 'augment', 'Monodepth',
+           'make_monodepth', 'predict_depth', 'score_depth']
 
 # %% ../nbs/73_monodepth.ipynb #1b0fca2c
 def _conv(i:int, o:int, kernel:int, stride:int=1)->nn.Sequential:
@@ -43,11 +43,12 @@ class DisparityNet(nn.Module):
     def __init__(self,
         width:float=1., # Multiplies the number of channels of every layer
         scales:int=4,   # Sizes at which disparity is predicted
+        normalize:bool=False, # Give the disparity of every image the mean 5
     ):
         super().__init__()
         down, up = _widths((32, 64, 128, 256, 512, 512, 512), width), _widths((16, 32, 64, 128, 256, 512, 512), width)
         kernels, before = (7, 5, 3, 3, 3, 3, 3), [3, *down]
-        self.scales = scales
+        self.scales, self.normalize = scales, normalize
         self.down = nn.ModuleList(nn.Sequential(_conv(i, o, k, 2), _conv(o, o, k)) for i,o,k in zip(before, down, kernels))
         after = [*up[1:], down[-1]]
         self.up = nn.ModuleList(nn.Sequential(nn.ConvTranspose2d(i, o, 3, 2, 1, output_padding=1), nn.ReLU(inplace=True)) for i,o in zip(after, up))
@@ -67,7 +68,8 @@ class DisparityNet(nn.Module):
             parts = [self.up[k](x)[..., :h, :w], *([seen[k]] if k else []), *([F.interpolate(out[0], (h, w), mode='bilinear', align_corners=False)] if out else [])]
             x = self.join[k](torch.cat(parts, 1))
             if k < self.scales: out.insert(0, 10*torch.sigmoid(self.say[k](x).float()) + .01)
-        return [o.squeeze(1) for o in out]
+        factor = 5/out[0].mean((-2, -1), keepdim=True) if self.normalize else 1
+        return [(o*factor).squeeze(1) for o in out]
 
 # %% ../nbs/73_monodepth.ipynb #82c836e9
 class PoseNet(nn.Module):
@@ -192,6 +194,23 @@ class WaveletLoss(nn.Module):
 
     def extra_repr(self)->str: return f"size={self.size}, alpha={self.kind!r}, scale={self.scale:g}, levels={self.levels}"
 
+# %% ../nbs/73_monodepth.ipynb #d4653431
+def augment(
+    target:Tensor,     # (n, 3, H, W)
+    sources:Tensor,    # (n, s, 3, H, W)
+    intrinsics:Tensor, # (n, 3, 3)
+    room:float=.15,    # Largest enlargement
+)->tuple: # The same three, of the same shapes
+    "Enlarge, cut and mirror at random"
+    frames, (H, W) = torch.cat([target.unsqueeze(1), sources], 1), target.shape[-2:]
+    *size, down, right, side = torch.rand(5).tolist()
+    h, w = (round(o*(1 + room*r)) for o,r in zip((H, W), size))
+    top, left = int(down*(h - H + 1)), int(right*(w - W + 1))
+    frames = F.interpolate(frames.flatten(0, 1), (h, w), mode='bilinear', align_corners=False)[..., top:top + H, left:left + W].unflatten(0, frames.shape[:2])
+    K = scale_intrinsics(intrinsics, w/W, h/H) - torch.tensor([[0, 0, left], [0, 0, top], [0, 0, 0]]).to(intrinsics)
+    if side < .5: frames, K = frames.flip(-1), torch.tensor([[-1., 0, W - 1], [0, 1, 0], [0, 0, 1]]).to(K) @ K @ torch.tensor([-1., 1, 1]).diag().to(K)   # the world, too, is mirrored
+    return frames[:, 0], frames[:, 1:], K
+
 # %% ../nbs/73_monodepth.ipynb #75e24341
 class Monodepth(nn.Module):
     "Depth and motion networks with a loss; a batch is a dict of target, sources and intrinsics"
@@ -200,9 +219,12 @@ class Monodepth(nn.Module):
         width:float=1.,      # Of both networks
         sources:int=2,       # Frames besides the target
         mask:bool=False,     # Leave out pixels that the sources do not show
+        normalize:bool=False, # Disparity of every image to the mean 5
+        augment:bool=False,  # Enlarge, cut and mirror while training
     ):
         super().__init__()
-        self.disparity, self.pose, self.loss, self.mask = DisparityNet(width), PoseNet(sources, width), loss, mask
+        self.disparity, self.pose, self.loss, self.mask = DisparityNet(width, normalize=normalize), PoseNet(sources, width), loss, mask
+        self.augment = augment
 
     def depth(self,
         images:Tensor, # (n, 3, H, W), in [0, 1]
@@ -230,6 +252,7 @@ class Monodepth(nn.Module):
 
     def forward(self, batch:dict)->dict: # loss, l1 and the share of valid pixels
         target, sources, K = (batch[k] for k in ('target', 'sources', 'intrinsics'))
+        if self.augment and self.training: target, sources, K = augment(target, sources, K)
         disparities = self.disparity(target)[:self.loss.scales]
         motion = pose_matrix(self.pose(target, sources))
         residuals, valids = zip(*(self.rebuild(target, sources, K, d, motion) for d in disparities))
@@ -248,6 +271,8 @@ def make_monodepth(
     levels:int=4,           # Of the wavelets, or sizes of the baseline
     mask:bool=False,        # Leave out pixels that the sources do not show
     smooth:float=.5,        # Weight of the baseline's smoothness
+    normalize:bool=False,   # Disparity of every image to the mean 5
+    augment:bool=False,     # Enlarge, cut and mirror while training
     seed:int=0,             # Of the initial weights, which are the same for all variants
 )->Monodepth:
     "A model of table 2 of the paper"
@@ -255,7 +280,7 @@ def make_monodepth(
     loss = PixelLoss(levels, smooth) if variant=='baseline' else WaveletLoss(size, VARIANTS[variant], levels=levels)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Monodepth(loss, width, sources, mask)
+        return Monodepth(loss, width, sources, mask, normalize, augment)
 
 # %% ../nbs/73_monodepth.ipynb #c2729ce9
 @torch.no_grad()

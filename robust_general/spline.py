@@ -5,6 +5,7 @@
 # %% ../nbs/11_spline.ipynb #96f9faf1
 from __future__ import annotations
 import io, math
+from binascii import crc32
 from functools import lru_cache
 from importlib.resources import files
 
@@ -69,6 +70,8 @@ def _fit_table(progress=lambda cells: cells)->bytes: # What log_partition.npy ho
 
 # %% ../nbs/11_spline.ipynb #33c32464
 def _shipped()->bytes: return (files('robust_general')/'log_partition.npy').read_bytes()
+
+if crc32(_shipped()) != 0xcec5f4dd: raise ValueError(f"{files('robust_general')/'log_partition.npy'} is damaged: install robust_general again")
 
 _TABLES = {'float64': torch.from_numpy(np.load(io.BytesIO(_shipped())))}   # other dtypes and devices are added as they come up
 

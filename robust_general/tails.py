@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from .elementwise import _elementwise, _plain
-from .loss import _alpha_slope, _expm1, _influence, _rho, _shape
+from .loss import _alpha_slope, _alpha_slope_at, _expm1, _influence, _rho, _shape
 from .partition import _exact_partition, _substitution
-from .spline import _check_shape, _log_partition, _log_partition_slope
+from .spline import _check_shape, _log_partition, _log_partition_slope, _value_and_slope
 
 # %% auto #0
 __all__ = []
@@ -48,8 +48,8 @@ def _nodes(n:int, body:float, tail:float)->list: # Rows: nodes of body and tail,
 _FINE, _COARSE = _nodes(28, 7., 4.5), _nodes(8, 2., 3.)
 
 # %% ../nbs/12_tails.ipynb #2e030ab0
-def _integral(r:Tensor, q:Tensor, b:Tensor, rule:list, extra:Callable|None=None)->tuple: # Body or not; log of a factor and the rest; mean
-    "Integral of exp(-rho) from 0 to where the loss is `r`, if that is < 2, else from there to infinity; and the mean of `extra(x)`"
+def _integral(r:Tensor, q:Tensor, b:Tensor, rule:list, extra:Callable|None=None)->tuple: # Body or not; s, g and R; mean
+    "Integral of exp(-rho) from 0 to where the loss is `r`, if that is < 2, else from there to infinity; and the mean of `extra(y)`"
     body = r < _SPLIT
     start, width = torch.where(body, 0., r), torch.where(body, r, _REACH)
     inner, outer, weights, tail_weights = torch.tensor(rule, dtype=r.dtype, device=r.device)
@@ -59,8 +59,8 @@ def _integral(r:Tensor, q:Tensor, b:Tensor, rule:list, extra:Callable|None=None)
     y, g = _growth(start[..., None] + drop, q[..., None], b1)
     terms = torch.exp(g - drop - base[..., None])*torch.rsqrt(-b1*_expm1(-y))*torch.where(body[..., None], weights, tail_weights)
     total = terms.sum(-1)
-    mean = None if extra is None else (terms*extra(torch.exp(y/2)*torch.sqrt(-b1*_expm1(-y)))).sum(-1)/total
-    return body, base - start, width*total, mean
+    mean = None if extra is None else (terms*extra(y)).sum(-1)/total
+    return body, start, base, width*total, mean
 
 # %% ../nbs/12_tails.ipynb #08c19d8f
 _CHUNK = 2**13   # elements; with 28 nodes each, 2 MB of float64
@@ -88,18 +88,25 @@ def _opaque(name:str, core:Callable)->Callable: # From x and alpha of any dtype
         return (op if torch.compiler.is_compiling() else core)(x.double(), _wide_shape(alpha, x)).to(x.dtype)
     return value
 
-# %% ../nbs/12_tails.ipynb #bfb60aab
+# %% ../nbs/12_tails.ipynb #a7d0c701
+_FAR = 2.**100   # a loss so large that the tail beyond it is a point
+
 def _loss(x:Tensor, alpha:Tensor)->Tensor:
     "`rho`, also at infinity"
     top = torch.finfo(x.dtype).max
     return torch.where(x.isinf(), math.inf, _rho(x.clamp(-top, top), alpha, 1.))
 
+def _piece(r:Tensor, alpha:Tensor, rule:list=_FINE, extra:Callable|None=None)->tuple:
+    "`_integral` for any loss"
+    q,_,b = _shape(alpha, torch.float64)
+    return _integral(r.clamp(1e-190, _FAR), q, b, rule, extra)   # no 0/0, no inf-inf, nor in the derivatives
+
+# %% ../nbs/12_tails.ipynb #bfb60aab
 def _mass(r:Tensor, alpha:Tensor, log_z:Tensor, rule:list=_FINE)->tuple: # Body or not, mass, log of the mass
     "Probability between 0 and the positive x whose loss is `r` < 2, or beyond that x"
-    q,_,b = _shape(alpha, torch.float64)
-    body, base, rest, _ = _integral(r.clamp(1e-280, 2.**900), q, b, rule)   # no 0/0, no inf-inf
-    base = base - log_z
-    return body, rest*torch.exp(base), torch.where(r > 2.**900, -r, base + torch.log(rest))
+    body, start, base, rest, _ = _piece(r, alpha, rule)
+    log = base - start - log_z
+    return body, rest*torch.exp(log), torch.where(r > _FAR, -r, log + torch.log(rest))
 
 def _sided(name:str, pick:Callable)->Callable:
     "The value of a function of x and alpha, from `pick(x, body, mass, log_mass)`"
@@ -133,13 +140,55 @@ def _exact_sf(x:float, alpha:float, digits:int=30):
     "Probability beyond x >= 0 in `digits` digits"
     return _exact_beyond(x, alpha, digits)/_exact_partition(alpha, digits + 5)
 
+# %% ../nbs/12_tails.ipynb #a7d0c6f1
+def _slope_by_growth(y:Tensor, alpha:Tensor)->Tensor:
+    "Derivative of the loss in alpha where `log(1 + x**2/b)` is `y`"
+    return _alpha_slope_at(y, _expm1(y.clamp(max=600.)), _shape(alpha, torch.float64), alpha)
+
 # %% ../nbs/12_tails.ipynb #8a018302
 def _log_pdf(x:Tensor, alpha:Tensor)->Tensor: return -_loss(x, alpha) - _log_partition(alpha)
 
+def _change(x:Tensor, a:Tensor, slope:Tensor)->tuple: # The loss; body or not; s, g and R; the bracket with its sign
+    "What the derivatives in alpha are made of, given the slope of log Z"
+    r = _loss(x, a)
+    body, start, base, rest, mean = _piece(r, a, extra=lambda y: _slope_by_growth(y, a[..., None]))
+    return r, body, start, base, rest, torch.where(body, -x.sign(), x.sign())*(mean + slope)
+
+def _cdf_slope_piece(x, a, log_z, slope):
+    *_, start, base, rest, change = _change(x, a, slope)
+    return rest*torch.exp(base - start - log_z)*change
+
+_cdf_slope_value = _opaque('cdf_slope', lambda x, alpha: _in_chunks(_cdf_slope_piece, x, alpha, *_value_and_slope(alpha)))
+
+# %% ../nbs/12_tails.ipynb #a7d0c6f4
+def _by_alpha(value:Callable, x:Tensor, a:Tensor)->Tensor:
+    "Derivative of `value(x, a)` in alpha"
+    a = a.clamp(min=2.**-26)                                   # half of the digits of log1p(q)/q are lost here, below all
+    return torch.func.jvp(lambda a: value(x, a), (a,), (torch.ones_like(a),))[1]
+
+def _cdf_slope_partials(wanted, x, alpha):
+    x, a = x.double(), _wide_shape(alpha, x)
+    dx = da = None
+    if wanted[0]: dx = -torch.exp(_log_pdf(x, a))*(_alpha_slope(x, a).clamp(max=_FAR) + _log_partition_slope(a))   # no 0*inf
+    if wanted[1]: da = _by_alpha(_cdf_slope_value, x, a)
+    return dx, da
+
+_cdf_slope = _elementwise(_cdf_slope_value, _cdf_slope_partials)
+
+# %% ../nbs/12_tails.ipynb #5957b104
+def _partials(sign:float)->Callable:
+    "Partials of F, or of 1 - F if the sign is -1"
+    def partials(wanted, x, alpha):
+        x, a = x.double(), _wide_shape(alpha, x)
+        return sign*torch.exp(_log_pdf(x, a)) if wanted[0] else None, sign*_cdf_slope(x, a) if wanted[1] else None
+    return partials
+
+_cdf, _sf = _elementwise(_cdf_value, _partials(1.)), _elementwise(_sf_value, _partials(-1.))
+
+# %% ../nbs/12_tails.ipynb #a7d0c6f6
 def _drift_piece(x, a, slope):
-    (q,_,b), r = _shape(a, torch.float64), _loss(x, a)
-    body, base, rest, mean = _integral(r.clamp(1e-280, 2.**900), q, b, _FINE, lambda x: _alpha_slope(x, a[..., None]))
-    return torch.where(x.isinf(), 0., torch.where(body, -x.sign(), x.sign())*rest*torch.exp(base + r)*(mean + slope))
+    r, body, _, base, rest, change = _change(x, a, slope)
+    return torch.where(x.isinf(), 0., rest*torch.exp(torch.where(body, r, base))*change)
 
 _drift_value = _opaque('drift', lambda x, alpha: _in_chunks(_drift_piece, x, alpha, _log_partition_slope(alpha)))
 
@@ -147,23 +196,51 @@ def _drift_partials(wanted, x, alpha):
     x, a = x.double(), _wide_shape(alpha, x)
     dx = da = None
     if wanted[0]: dx = _influence(x, a, 1.)*_drift(x, a) - _alpha_slope(x, a) - _log_partition_slope(a)
-    if wanted[1]: da = torch.func.jvp(lambda a: _drift_value(x, a), (a,), (torch.ones_like(a),))[1]
+    if wanted[1]: da = _by_alpha(_drift_value, x, a)
     return dx, da
 
 _drift = _elementwise(_drift_value, _drift_partials)
 
-# %% ../nbs/12_tails.ipynb #5957b104
-def _partials(factor:Callable)->Callable:
-    "Partials of a function of x and alpha whose derivative in x is `factor`"
-    def partials(wanted, x, alpha):
-        x, a = x.double(), _wide_shape(alpha, x)
-        dx = factor(x, a)
-        return dx if wanted[0] else None, dx*_drift(x, a) if wanted[1] else None
-    return partials
+# %% ../nbs/12_tails.ipynb #a7d0c6f8
+def _upper(x:Tensor, a:Tensor, r:Tensor, body:Tensor, tail:Tensor, far:Callable, near:Tensor)->Tensor:
+    "`tail` in the upper tail, `far(x, a)` at its far end, `near` elsewhere"
+    end, top = r > _FAR, torch.finfo(x.dtype).max
+    if not _plain(end) or end.any(): tail = torch.where(end, far(x.clamp(-top, top), a), tail)
+    return torch.where((x > 0) & ~body, tail, near)
 
-_cdf = _elementwise(_cdf_value, _partials(lambda x, a: torch.exp(_log_pdf(x, a))))
-_sf = _elementwise(_sf_value, _partials(lambda x, a: -torch.exp(_log_pdf(x, a))))
-_logsf = _elementwise(_logsf_value, _partials(lambda x, a: -torch.exp(_log_pdf(x, a) - _logsf(x, a))))
+def _hazard_piece(x, a, log_z):
+    r = _loss(x, a)
+    body, start, base, rest, _ = _piece(r, a)
+    near = torch.exp(-r - log_z)/_sf_of(x, body, rest*torch.exp(base - start - log_z), None)
+    return _upper(x, a, r, body, torch.exp(-base)/rest, lambda x, a: _influence(x, a, 1.), near)
+
+def _logsf_slope_piece(x, a, log_z, slope):
+    r, body, start, base, rest, change = _change(x, a, slope)
+    mass = rest*torch.exp(base - start - log_z)
+    return -_upper(x, a, r, body, change, _alpha_slope, mass*change/_sf_of(x, body, mass, None))
+
+_hazard_value = _opaque('hazard', lambda x, alpha: _in_chunks(_hazard_piece, x, alpha, _log_partition(alpha)))
+_logsf_slope_value = _opaque('logsf_slope', lambda x, alpha: _in_chunks(_logsf_slope_piece, x, alpha, *_value_and_slope(alpha)))
+
+# %% ../nbs/12_tails.ipynb #a7d0c6fa
+def _hazard_by_alpha(x, a): return -_hazard(x, a)*(_alpha_slope(x, a) + _log_partition_slope(a) + _logsf_slope(x, a))
+
+def _hazard_partials(wanted, x, alpha):
+    x, a = x.double(), _wide_shape(alpha, x)
+    h = _hazard(x, a)
+    return h*(h - _influence(x, a, 1.)) if wanted[0] else None, _hazard_by_alpha(x, a) if wanted[1] else None
+
+def _logsf_slope_partials(wanted, x, alpha):
+    x, a = x.double(), _wide_shape(alpha, x)
+    return -_hazard_by_alpha(x, a) if wanted[0] else None, _by_alpha(_logsf_slope_value, x, a) if wanted[1] else None
+
+_hazard, _logsf_slope = _elementwise(_hazard_value, _hazard_partials), _elementwise(_logsf_slope_value, _logsf_slope_partials)
+
+def _logsf_partials(wanted, x, alpha):
+    x, a = x.double(), _wide_shape(alpha, x)
+    return -_hazard(x, a) if wanted[0] else None, _logsf_slope(x, a) if wanted[1] else None
+
+_logsf = _elementwise(_logsf_value, _logsf_partials)
 
 # %% ../nbs/12_tails.ipynb #734da6e2
 def _start(e:Tensor, alpha:Tensor, log_z:Tensor)->Tensor:

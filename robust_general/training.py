@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .figures import _plain, _versions, atomic_write
 
 # %% auto #0
-__all__ = ['Batches', 'cosine_decay', 'train', 'meta_step']
+__all__ = ['Batches', 'cosine_decay', 'train', 'load_run', 'meta_step']
 
 # %% ../nbs/60_training.ipynb #95a02cb4
 _STEP, _EVALUATE, _ORDER = range(3)                            # what randomness is for
@@ -268,6 +268,15 @@ def _differences(old:dict, new:dict)->str:
     return ', '.join(f'{k} is {a!r} there and {b!r} here' for k,(a,b) in pairs.items() if a != b)
 
 # %% ../nbs/60_training.ipynb #89b10150
+def _about_run(path:Path)->dict:
+    "What run.json says"
+    try:
+        about = json.loads(path.read_text(encoding='utf-8'))
+        for key,kind in (('training', dict), ('config', dict), ('finished', bool)):
+            if not isinstance(about.get(key), kind): raise ValueError(f"its {key!r} is missing or no {kind.__name__}")
+    except (AttributeError, ValueError) as e: raise ValueError(f"{path} is damaged ({e})") from None
+    return about
+
 class _Files:
     "The folder of a run; process 0 is the only one that writes"
     def __init__(self, folder:Path, about:dict, rank:int):
@@ -279,10 +288,9 @@ class _Files:
         if not path.exists():
             if (self.folder/'checkpoint.pt').exists(): raise ValueError(f"{path} is missing, which says what the checkpoint beside it is of")
             return None
-        try: old = json.loads(path.read_text(encoding='utf-8'))
-        except ValueError as e: raise ValueError(f"{path} is damaged ({e})") from None
+        old = _about_run(path)
         for part in ('training', 'config'):
-            if d := _differences(old.get(part, {}), self.about[part]): raise ValueError(f"{self.folder} holds another run: {d}")
+            if d := _differences(old[part], self.about[part]): raise ValueError(f"{self.folder} holds another run: {d}")
         for left in (*self.folder.glob('.*.part'), *self.folder.glob('*.new')): left.unlink(missing_ok=True)   # by a process that was killed
         state = _load(self.folder/'checkpoint.pt')
         self.finished = state is not None and old['finished']  # who deletes the checkpoint wants to begin again
@@ -417,6 +425,22 @@ def train(
             bar.update()
     files.finish(run)
     return _columns(run.rows)
+
+# %% ../nbs/60_training.ipynb #b84af4af
+def load_run(
+    folder,         # Of a finished run
+    make:Callable,  # Model from the `config` that `train` was given
+)->tuple: # The model, in evaluation mode on the CPU, and what run.json says
+    "The model that a run ended with"
+    file, weights = Path(folder)/'run.json', Path(folder)/'checkpoint.pt'
+    about = _about_run(file)
+    if not about['finished']: raise ValueError(f"the run in {folder} is not finished")
+    try: model = make(about['config'])
+    except (KeyError, TypeError, ValueError) as e: raise ValueError(f"{file} does not say what the model is: {e}") from e
+    if (state := _load(weights)) is None: raise FileNotFoundError(f"there is no {weights}")
+    try: model.load_state_dict(state['model'])
+    except (KeyError, RuntimeError) as e: raise ValueError(f"{weights} does not hold the model of run.json beside it") from e
+    return model.eval(), about
 
 # %% ../nbs/60_training.ipynb #1cb896f3
 class _OneDevice(TorchDispatchMode):

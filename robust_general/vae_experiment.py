@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .images import Images, find_data, load_images
-from .training import Batches, train
+from .training import Batches, load_run, train
 from .vae import FAMILIES, REPRESENTATIONS, VAE, OutputModel
 
 # %% auto #0
@@ -93,12 +93,7 @@ def load_model(
     folder:str|Path, # Of a finished run
 )->tuple: # The model, in evaluation mode on the CPU, and what run.json says
     "The model that a run ended with"
-    about = json.loads((Path(folder)/'run.json').read_text(encoding='utf-8'))
-    if not about['finished']: raise ValueError(f"the run in {folder} is not finished: step {about['step']} of {about['training']['steps']}")
-    config = about['config']
-    model = make_model(config['family'], config['representation'], config['preset'])
-    model.load_state_dict(torch.load(Path(folder)/'checkpoint.pt', map_location='cpu', weights_only=True)['model'])
-    return model.eval(), about
+    return load_run(folder, lambda c: make_model(c['family'], c['representation'], c['preset']))
 
 # %% ../nbs/63_vae_experiment.ipynb #f26599f2
 def run_all(

@@ -10,7 +10,7 @@ from math import inf
 import torch
 from torch import Tensor
 from .elementwise import _apply, _check_values, _elementwise, _plain
-from .loss import Real, _FORMAT, _cast, _exact_influence, _excess, _fade, _log1p_square, _pick, _ratio, _shape
+from .loss import Real, _FORMAT, _cast, _exact_influence, _excess, _fade, _log1p_square, _mended, _pick, _power_law, _ratio, _shape
 
 # %% auto #0
 __all__ = ['irls_weight', 'outlier_process']
@@ -45,7 +45,14 @@ def _weight_partials(wanted, x, alpha, scale):
     if wanted[2]: dscale = root*(-2*(1/(1+t) + q*n)/scale)*root
     return dx, dalpha, dscale
 
-_weight = _elementwise(_weight_value, _weight_partials)
+def _far_weight(x, alpha, c):
+    "The weight and its derivatives where the ratio of residual and scale overflows"
+    (q,p,_), _, y, law = _power_law(x, alpha, c)
+    weight = law(torch.ones_like(x), p, 2)
+    dalpha = _fade(weight*(y - 1)/2, alpha, _FORMAT[x.dtype]['cap'])
+    return weight, law(2*p*x.sign(), p - .5, 3, -.5), dalpha, law(-2*q, p, 3)
+
+_weight = _elementwise(_mended(_weight_value, _far_weight), _mended(_weight_partials, _far_weight))
 
 # %% ../nbs/03_weights.ipynb #8d708970
 def irls_weight(

@@ -87,7 +87,7 @@ def test_compiled_equals_eager_at_several_batch_sizes(loss, batch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", ["pixel", "wavelet"])
+@pytest.mark.parametrize("name", ["pixel", "student", "wavelet"])
 def test_inductor_equals_eager(name, batch):
     torch._dynamo.reset()
     loss = LOSSES[name]()
@@ -155,6 +155,50 @@ def test_extreme_residuals_give_finite_gradients(extreme, alpha):
         assert extreme > 1 and alpha > 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("df", [1e-30, 1e-6, 1.0, 1e12, 1e30])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_extreme_residuals_and_degrees_of_freedom_give_no_nan(dtype, df, reduction):
+    """Up to the largest number that there is; what is finite has a finite gradient, also the second."""
+    big = torch.finfo(dtype).max
+    for scale in (1e-6, 1.0, 1e6):
+        loss = StudentTLoss(df_init=df, scale_init=scale, reduction=reduction).to(dtype if dtype == torch.float64 else torch.float32)
+        for v in (0.0, torch.finfo(dtype).tiny, 1.0, 1e4, big):
+            x = torch.tensor([v, -v], dtype=dtype, requires_grad=True)
+            value = loss(x).sum()
+            grads = torch.autograd.grad(value, [x, *loss.parameters()], create_graph=True)
+            assert value == math.inf or value.isfinite()
+            assert not any(g.isnan().any() for g in grads) and grads[0].dtype == dtype
+            if df < 1e3:
+                assert all(g.isfinite().all() for g in grads[1:])
+                again = torch.autograd.grad(sum(g.float().sum() for g in grads[1:]), [x, *loss.parameters()], allow_unused=True)
+                assert not any(g.isnan().any() for g in again if g is not None)
+
+
+@pytest.mark.parametrize("latent", [-1e4, -100.0, 100.0, 1e4])
+def test_runaway_degrees_of_freedom_stay_finite(latent):
+    loss = StudentTLoss((2,))
+    nn.init.constant_(loss.df_latent, latent)
+    value = loss(torch.randn(100, 2))
+    value.backward()
+    assert value.isfinite() and (loss.df > 0).all() and all(p.grad.isfinite().all() for p in loss.parameters())
+    assert (loss.df_latent.grad <= 1e-6).all() and (latent > 0 or (loss.df_latent.grad < -0.1).all())  # it leads back
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("make", [AdaptiveLoss, StudentTLoss])
+def test_dtype_of_the_result(make, dtype):
+    """As torch promotes residuals and parameters; computed in float32 on the way."""
+    x = torch.tensor([300.0, -1.0, 0.5], dtype=dtype)
+    for shape, each in (((), dtype), ((3,), torch.float32)):
+        assert make(shape, reduction="none")(x).dtype == each
+        for reduction in ("mean", "sum"):
+            loss = make(shape, reduction=reduction)
+            assert loss(x).dtype == torch.float32
+            torch.testing.assert_close(loss(x), loss(x.float()), rtol=0, atol=0)
+            torch.testing.assert_close(loss(x, weight=torch.ones(3)), loss(x.float()), rtol=1e-6, atol=1e-6)
+
+
 def test_saturated_parameters_stay_finite():
     loss = AdaptiveLoss((4,), alpha_bounds=(0, 2))
     with torch.no_grad():
@@ -213,6 +257,7 @@ def _train(rank, world, port, steps, path):
     if rank == 0:
         torch.save(model.state_dict(), path)
     if world > 1:
+        del step, optimizer  # what outlives the group may abort the process when it ends (a race in torch)
         torch.distributed.destroy_process_group()
 
 

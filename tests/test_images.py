@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +67,22 @@ def test_cache(celeba, tmp_path, monkeypatch):
     for other in (dict(size=8), dict(size=16, antialias=True), dict(size=16, split="test")):
         load_celeba(celeba, **other, cache=cache)
     assert len(list(cache.iterdir())) == 4
+
+
+def test_the_cache_has_its_checksum_when_it_gets_its_name(celeba, tmp_path, monkeypatch):
+    moved, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: moved.append((images._sealed(a), Path(b).exists())) or replace(a, b))
+    load_celeba(celeba, "train", 16, cache=tmp_path / "cache")
+    assert moved == [(True, False)]
+    path, = (tmp_path / "cache").iterdir()
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    path.chmod(0o444)
+    load_celeba(celeba, "train", 16, cache=tmp_path / "cache")
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before  # reading does not write
+    path.chmod(0o644)
+    path.write_bytes(before[0][:-4])  # without its checksum
+    with pytest.raises(ValueError, match="delete it to have it made again"):
+        load_celeba(celeba, "train", 16, cache=tmp_path / "cache")
 
 
 def test_a_failed_cache_leaves_nothing(celeba, tmp_path):

@@ -189,3 +189,25 @@ def test_own_losses_fit(batch):
 def test_widths():
     sizes = [sum(p.numel() for p in DisparityNet(w).parameters()) for w in (0.01, 0.125, 0.25)]
     assert sizes == sorted(sizes) and 3.5 < sizes[2] / sizes[1] < 4.1
+
+
+def test_augment_belongs_to_training_and_to_the_seed(batch):
+    plain, other = small("adaptive"), small("adaptive", augment=True)
+
+    def loss(model, seed):
+        torch.manual_seed(seed)
+        return model(batch)["loss"].item()
+
+    assert loss(other, 3) == loss(other, 3) != loss(other, 4)
+    assert loss(other.eval(), 3) == loss(plain, 3)
+    before = random_batch()
+    assert all(v.equal(before[k]) for k, v in batch.items())
+
+
+def test_normalize_keeps_the_state_dict():
+    plain, other = small("baseline"), small("baseline", normalize=True)
+    other.load_state_dict(plain.state_dict())
+    image = torch.rand(2, 3, 32, 64)
+    assert torch.allclose(other.depth(image).reciprocal().mean((-2, -1)), torch.tensor(5.0), rtol=1e-5)
+    ratio = other.depth(image) / plain.depth(image)
+    assert torch.allclose(ratio, ratio[:, :1, :1].expand_as(ratio), rtol=1e-5)

@@ -3,12 +3,14 @@ import functools
 import http.server
 import importlib
 import inspect
+import linecache
 import re
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -16,6 +18,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from robust_general._modidx import d
 from tools.book import notebooks, page_name
+from tools.showdoc import ParameterTable
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
@@ -86,39 +89,54 @@ _LINKS = "() => [...document.querySelectorAll('a[href]')].map((a) => a.href)"
 _IDS = "() => [...document.querySelectorAll('[id]')].map((e) => e.id)"
 
 
-def visit(browser: Browser, base: str, names: list[str]) -> dict[str, dict]:
-    """Open each page and note what is wrong with it, where it links and what can be linked to."""
-    context, away = browser.new_context(), []
+AHEAD = 2  # pages that load while another is looked at: MathJax takes its time, and CI has two cores
+
+
+def visit(browser: Browser, base: str, names: list[str], typeset: bool = True) -> dict[str, dict]:
+    """Open each page and note what is wrong with it, where it links and what can be linked to.
+
+    Without `typeset` equations stay as they are and only what loads, fails and leads elsewhere is looked at, which is quick.
+    """
+    context = browser.new_context(viewport=dict(zip(("width", "height"), SIZES["desk"])))
+    faults = {name: [] for name in names}
 
     def gate(route):
-        url = route.request.url
-        if url.startswith((base, "data:", "blob:")):
+        if not typeset and route.request.url.endswith("/tex-svg.js"):
+            route.fulfill(content_type="text/javascript", body="")
+        elif route.request.url.startswith((base, "data:", "blob:")):
             route.continue_()
         else:
-            away.append(url)
+            faults[current[route.request.frame.page]].append(f"leaves the machine: {route.request.url}")
             route.abort()
 
-    context.route("**/*", gate)
-    found = {}
-    for name in names:
-        page, bad = context.new_page(), []
-        page.set_viewport_size(dict(zip(("width", "height"), SIZES["desk"])))
+    def start(name: str):
+        page, bad = context.new_page(), faults[name]
+        current[page] = name
         page.on("console", lambda m: bad.append(f"console: {m.text}") if m.type == "error" else None)
         page.on("pageerror", lambda e: bad.append(f"script error: {e}"))
         page.on("requestfailed", lambda r: bad.append(f"request failed: {r.url}"))
         page.on("response", lambda r: bad.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
-        page.goto(f"{base}/{name}")
-        try:
-            page.wait_for_function("document.documentElement.dataset.typeset == 'done'", timeout=30_000)
-        except Exception:
-            bad.append("equations were not typeset within 30 s")
-        page.wait_for_load_state("networkidle")
-        for size, (width, height) in SIZES.items():
+        page.goto(f"{base}/{name}", wait_until="commit")
+        return page
+
+    context.set_default_timeout(120_000)  # for a busy machine
+    context.route("**/*", gate)
+    current, found, pages = {}, {}, []
+    for i, name in enumerate(names):
+        pages += [start(n) for n in names[i + len(pages) : i + AHEAD]]
+        page, bad = pages.pop(0), faults[name]
+        page.wait_for_load_state("load")
+        if typeset:
+            try:
+                page.wait_for_function("document.documentElement.dataset.typeset == 'done'")
+            except Exception:
+                bad.append("equations were not typeset in time")
+        if i == 0:  # all pages share one template: whatever it asks for later than this, it asks for here
+            page.wait_for_load_state("networkidle")
+        for size, (width, height) in SIZES.items() if typeset else ():
             page.set_viewport_size({"width": width, "height": height})
             page.evaluate("() => new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))")
             bad += [f"{b} ({size})" for b in page.evaluate(_FAULTS)]
-        bad += [f"leaves the machine: {u}" for u in away]
-        away.clear()
         found[name] = {"bad": bad, "links": page.evaluate(_LINKS), "ids": {"", *page.evaluate(_IDS)}}
         page.close()
     context.close()
@@ -154,9 +172,19 @@ def test_every_notebook_has_a_page(site):
     assert sorted(p.name for p in site.glob("*.html")) == sorted([*names(), "404.html"])
 
 
-def test_pages_are_sound(browser, base, site):
-    found = visit(browser, base, names())
-    bad = complaints(found) + dead_links(found, base, site)
+def test_pages_are_sound(browser, site):
+    """Read from disk, on which every request is for a file, every page in full."""
+    found = visit(browser, site.as_uri(), names())
+    bad = complaints(found) + dead_links(found, site.as_uri(), site)
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("base", ["http"], indirect=True)
+def test_pages_are_sound_from_a_server(browser, base, site):
+    """The same files: some pages in full, of the others what they load and where they lead."""
+    some = ["index.html", "explore.html", "loss.html"]
+    found = visit(browser, base, names(), typeset=False)
+    bad = complaints(found) + dead_links(found, base, site) + complaints(visit(browser, base, some))
     assert not bad, "\n".join(bad)
 
 
@@ -177,7 +205,7 @@ def test_every_public_name_is_documented(site):
 
 
 def test_navigation_reaches_every_page(browser, base):
-    links = visit(browser, base, ["index.html"])["index.html"]["links"]
+    links = visit(browser, base, ["index.html"], typeset=False)["index.html"]["links"]
     assert {u.split("#")[0].rpartition("/")[2] for u in links} >= set(names())
 
 
@@ -205,6 +233,42 @@ def test_dark_mode_follows_the_system_and_the_switch(browser, base):
     page.locator("label[for=__palette_0]:visible, label[for=__palette_1]:visible").first.click()
     assert page.evaluate(scheme) == "default"
     context.close()
+
+
+def test_dark_figures_can_be_read(site):
+    """No line or letter is nearly as dark as the page; backgrounds and grids are meant to be."""
+    figures = [*site.glob("images/*.dark.svg"), *site.glob("figures/*.dark.svg")]
+    assert len(figures) > 20
+    for figure in figures:
+        for colour in set(re.findall(r"#[0-9a-f]{6}\b", figure.read_text())) - {"#14161a", "#2e3138"}:
+            r, g, b = bytes.fromhex(colour[1:])
+            assert 0.21 * r + 0.72 * g + 0.07 * b > 75, (figure.name, colour)
+
+
+_FIELDS = """class Frame(NamedTuple):
+    "One photograph"
+    image:Tensor        # (3, H, W), in [0, 1]
+    depth:Tensor=None   # In metres
+"""
+
+
+def test_fields_are_documented_as_parameters_are(monkeypatch):
+    """By the comment beside them; and a string that typing has wrapped is shown as it was written."""
+    monkeypatch.setitem(linecache.cache, "<cell 1>", (len(_FIELDS), None, _FIELDS.splitlines(True), "<cell 1>"))
+    made = {"NamedTuple": NamedTuple, "__name__": "notebook"}
+    exec(compile("from __future__ import annotations\n" + _FIELDS, "<cell 1>", "exec"), made)
+    shown = str(ParameterTable(made["Frame"]))
+    assert "| <code>image</code> | <code>Tensor</code> |  | (3, H, W), in [0, 1] |" in shown
+    assert "| <code>depth</code> | <code>Tensor</code> | <code>None</code> | In metres |" in shown
+    assert "class Frame(NamedTuple):" in shown and "ForwardRef" not in shown
+
+
+def test_long_signatures_are_wrapped():
+    made = {}
+    exec(f"def f({', '.join(f'parameter_{i}=({i}, {i})' for i in range(12))}): pass", made)
+    lines = ParameterTable(made["f"])._signature().splitlines()[1:-1]
+    assert lines[0] == "f(" and lines[-1] == ")" and len(lines) > 3 and max(map(len, lines)) <= 100
+    assert re.sub(r"\s", "", "".join(lines)) == "f(" + ",".join(f"parameter_{i}=({i},{i})" for i in range(12)) + ")"
 
 
 _BROKEN = """<!doctype html><html data-typeset="done"><body><article><p>Mass is $E=mc^2$.</p>

@@ -32,6 +32,24 @@ def test_drift_is_seen(root, tmp_path, monkeypatch, path, change):
     assert path in sync.drift()
 
 
+def test_a_stored_table_is_the_recorded_one(tmp_path, monkeypatch):
+    """Of a cell that only `make reproduce` runs; what other cells show is what they computed."""
+    monkeypatch.setattr(sync, "FIGURES", tmp_path)
+    (tmp_path / "tab_x.md").write_text("| a |\n| --- |\n| 2 |\n\nseeds: 1\n")
+    old, new = ["| a |\n", "| --- |\n", "| 1 |"], ["| a |\n", "| --- |\n", "| 2 |"]
+
+    def cell(*lines):
+        output = {"output_type": "execute_result", "data": {"text/markdown": old, "text/plain": ["Table"]}, "metadata": {}, "execution_count": None}
+        return {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "source": [*lines], "outputs": [output]}
+
+    saved = ["#| slow\n", "save_table('tab_x', rows)"]
+    book = {"cells": [cell(*saved), cell(*saved[1:]), cell("#| slow\n", "save_table(f'tab_x{TAIL}', rows)"), cell("#| data\n", "save_table('tab_y', rows)")]}
+    path = tmp_path / "01_one.ipynb"
+    path.write_text(json.dumps(book))
+    sync.show_recorded(tmp_path)
+    assert [c["outputs"][0]["data"]["text/markdown"] for c in json.loads(path.read_text())["cells"]] == [new, old, new, old]
+
+
 def test_sidebar_lists_every_notebook(root):
     text = (root / "_quarto.yml").read_text()
     listed = re.findall(r"[\w.-]+\.ipynb", str(yaml.safe_load(text)["website"]["sidebar"]))

@@ -161,6 +161,30 @@ def test_gradients_at_the_ends(fn, alpha):
     assert slope > 0.2 and torch.autograd.grad(slope, middle)[0] == 0
 
 
+@pytest.mark.parametrize("fn", OF_X)
+@pytest.mark.parametrize("alpha", SPECIAL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_no_nan_at_the_ends_of_floating_point(fn, alpha, dtype):
+    info = torch.finfo(dtype)
+    x = torch.tensor([info.tiny, 1e-30, 1e3, 1e20, 1e37, info.max**0.5, info.max / 2, info.max], dtype=dtype)
+    x = torch.cat([-x, x]).requires_grad_()
+    a = torch.full_like(x, alpha).requires_grad_()
+    dx, da = torch.autograd.grad(fn(x, a).sum(), (x, a))
+    assert not dx.isnan().any() and not da.isnan().any()
+    if fn is not _logsf:
+        assert dx.isfinite().all() and da.isfinite().all()
+
+
+@pytest.mark.parametrize("fn", OF_X + OF_P)
+def test_second_derivative_in_an_expanded_alpha(fn):
+    a = double(1.5, requires_grad=True)
+    second = []
+    for alpha in (a, a.expand(argument(fn).shape)):
+        slope, = torch.autograd.grad(fn(argument(fn), alpha).sum(), a, create_graph=True)
+        second += torch.autograd.grad(slope, a)
+    torch.testing.assert_close(second[0], second[1], rtol=1e-13, atol=0)
+
+
 @pytest.mark.parametrize("fn", OF_X + OF_P)
 def test_vmap_and_func(fn):
     x, a = argument(fn)[:5], double([0.4, 1.0, 1.6, 2.3, 5.0])
@@ -183,6 +207,13 @@ def test_compiles_without_graph_break(fn, alpha):
     torch.testing.assert_close(out, fn(*args), rtol=1e-14, atol=0)
     for got, want in zip(torch.autograd.grad(out.sum(), inputs), torch.autograd.grad(fn(*args).sum(), inputs), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("fn", OF_X)
+def test_compiled_gradients_far_out(fn):
+    x, a = (double(o, requires_grad=True) for o in ([1e300, -1e300, 1e9, 1e130, 1e7, 20.0], [0.0, 0.0, 2.0, 2.0, 100.0, INF]))
+    got, want = (torch.autograd.grad(f(x, a).sum(), (x, a)) for f in (torch.compile(fn, fullgraph=True, backend="aot_eager"), fn))
+    torch.testing.assert_close(got, want, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.001, 0.1, 0.5, 1.0, 1.25, 1.5, 1.9, 1.999, 2.0, 2.001, 2.5, 3.0, 4.0, 8.0, 32.0, 1000.0, INF])

@@ -373,6 +373,19 @@ def test_damaged_or_missing_run_json_is_named(tmp_path, data):
         quick(Line(), data, tmp_path)
 
 
+@pytest.mark.parametrize("old, new", [('"finished"', '"finirhed"'), ("true", '"tru"'), ('"config"', '"konfig"'), ('"training"', '"draining"')])
+def test_changed_letters_of_run_json_are_named(tmp_path, data, old, new):
+    quick(Line(), data, tmp_path)
+    path = tmp_path / "run.json"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=r"run.json is damaged \(its '(finished|config|training)' is missing or no (bool|dict)\)"):
+        quick(Line(), data, tmp_path)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="run.json is damaged"):
+        quick(Line(), data, tmp_path)
+
+
 def test_run_json_says_what_was_run(tmp_path, data):
     quick(Line(), data, tmp_path, config={"preset": "quick", "alpha": -math.inf, "size": (3, 4), "data": Path("photographs")}, amp=True)
     text = (tmp_path / "run.json").read_text()

@@ -103,12 +103,72 @@ def atomic_write(path: Path, data: str) -> None:
 _HARMLESS = {"fastcore", "ipython", "matplotlib-inline", "nbdev"}
 
 
-def _normal(code: str) -> str:
-    """Code without comments and layout, which change no result."""
+class _ResultsOnly(ast.NodeTransformer):
+    """Code without docstrings, and as it runs when nothing is wrong: without conditions and handlers that only raise."""
+
+    @staticmethod
+    def _raise(body: list) -> bool:
+        return all(isinstance(o, ast.Raise) for o in body)
+
+    def generic_visit(self, node):
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+        return super().generic_visit(node)
+
+    def visit_If(self, node: ast.If):
+        self.generic_visit(node)
+        assigns = any(isinstance(o, ast.NamedExpr) for o in ast.walk(node.test))
+        return node if node.orelse or assigns or not self._raise(node.body) else None
+
+    def visit_Try(self, node: ast.Try):
+        self.generic_visit(node)
+        plain = not (node.orelse or node.finalbody) and all(self._raise(h.body) for h in node.handlers)
+        return node.body if plain else node
+
+
+@dataclass(frozen=True)
+class _Statement:
+    text: str
+    uses: frozenset  # Names it may refer to
+    binds: str | None = None  # What is lost without it: the name of an import or of a private function
+    imports: bool = False
+
+
+@cache
+def _statements(code: str) -> tuple[_Statement, ...]:
+    """Top-level statements, imports one by one, without comments, layout, docstrings and errors."""
     try:
-        return ast.unparse(ast.parse(code))
+        body = _ResultsOnly().visit(ast.parse(code)).body
     except SyntaxError:  # a magic line
-        return code
+        return (_Statement(code, frozenset()),)
+    out = []
+    for node in body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__":
+            for a in node.names:
+                one = ast.Import([a]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [a], node.level)
+                ours = isinstance(one, ast.ImportFrom) and (one.level or one.module.partition(".")[0] == PACKAGE.name)
+                out.append(_Statement(ast.unparse(one), frozenset({a.name} if ours else ()), None if a.name == "*" else a.asname or a.name.partition(".")[0], True))
+            continue
+        private = isinstance(node, ast.FunctionDef) and node.name[0] == "_" and not node.decorator_list
+        uses = {o.id for o in ast.walk(node) if isinstance(o, ast.Name)} | {o.attr for o in ast.walk(node) if isinstance(o, ast.Attribute)}
+        uses |= {a.name for o in ast.walk(node) if isinstance(o, ast.ImportFrom) for a in o.names}
+        out.append(_Statement(ast.unparse(node), frozenset(uses - {node.name} if private else uses), node.name if private else None))
+    return tuple(out)
+
+
+def _needed(units: dict[str, list[_Statement]]) -> dict[str, list[_Statement]]:
+    """Without imports and private functions that nothing uses, such as those that only looked for errors."""
+    while True:
+        asked = {k: set().union(*(s.uses for s in unit)) for k, unit in units.items()}
+        inside = {k: set().union(*(s.uses for s in unit if not s.imports)) for k, unit in units.items()}
+
+        def needed(s: _Statement, k: str) -> bool:
+            return s.binds is None or s.binds in (inside if s.imports else asked)[k] or any(s.binds in o for name, o in asked.items() if name != k)
+
+        left = {k: [s for s in unit if needed(s, k)] for k, unit in units.items()}
+        if left == units:
+            return left
+        units = left
 
 
 def _imports(code: str, package: str) -> tuple[set[str], set[str]]:
@@ -166,22 +226,33 @@ def _distributions() -> dict[str, list[str]]:
 def inputs(nb: Path) -> str:
     """Hash of everything a notebook's results depend on.
 
-    That is its own code, the package modules it reaches by import, and the pinned versions of what these import.
-    Prose, comments and chapters it does not use are left out, so that they do not make a figure stale.
+    That is its own code, the package modules it reaches by import, the tables these name, and the pinned versions of what they import.
+    Prose, comments, docstrings and chapters it does not use are left out, so that they do not make a figure stale; so is what only
+    decides whether an error is raised, as a page that was made has met none.
     """
-    code = [_normal(c.code) for c in read_cells(nb) if c.kind == "code" and "nbdev_export(" not in c.code]
-    modules, todo, other = {}, set(), set()
-    for text in code:
-        own, ext = _imports(text, PACKAGE.name)
-        todo, other = todo | own, other | ext
-    while todo:
-        name = todo.pop()
+    def reach(code_of) -> tuple[dict, set]:
+        """Units of code by name, the page's own being "", and other packages."""
+        found, todo, other = {}, {""}, set()
+        while todo:
+            name = todo.pop()
+            if name in found or (code := code_of(name)) is None:
+                continue
+            found[name] = code
+            for text in code:
+                own, ext = _imports(text, PACKAGE.name)
+                todo, other = todo | own, other | ext
+        return found, other
+
+    def written(name: str) -> list | None:
+        if not name:
+            return [c.code for c in read_cells(nb) if c.kind == "code" and "nbdev_export(" not in c.code]
         path = PACKAGE / f"{name}.py"
-        if name in modules or not path.exists():
-            continue
-        modules[name] = _normal(path.read_text(encoding="utf-8"))
-        own, ext = _imports(modules[name], PACKAGE.name)
-        todo, other = todo | own, other | ext
+        return [path.read_text(encoding="utf-8")] if path.exists() else None
+
+    units = _needed({k: [s for text in code for s in _statements(text)] for k, code in reach(written)[0].items()})
+    texts, other = reach(lambda name: [s.text for s in units[name]] if name in units else None)
     # A package that is not installed here, such as a large peer of the benchmarks, counts under its own name.
     dists = {d for o in other for d in _distributions().get(o, [o]) if d in _pins() and d not in _HARMLESS}
-    return digest(*code, *(f"{k}: {v}" for k, v in sorted(modules.items())), *(f"{d}=={_pins()[d]}" for d in sorted(dists)))
+    lines = [f"{k}: {text}" for k in sorted(texts) for text in texts[k]]
+    tables = [p.read_bytes() for p in sorted(PACKAGE.glob("*.npy")) if any(p.name in o for o in lines)]
+    return digest(*lines, *tables, *(f"{d}=={_pins()[d]}" for d in sorted(dists)))

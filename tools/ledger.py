@@ -7,10 +7,11 @@ nbs/claims.csv lists the statements as printed. A cell settles one by a line at 
     #| claim: E4 conditional -- only if ...
     #| claim: X1 needs-data -- the trained models of ...
 
-The last three must carry their sentence, and the cell must assert something.
+The last three must carry their sentence, and the cell must assert something that could fail, and be run by somebody.
 """
 from __future__ import annotations
 
+import ast
 import csv
 import re
 import sys
@@ -27,7 +28,7 @@ VERDICTS = {
     "needs-data": "needs data",
 }
 _MARK = re.compile(r"(?P<id>\S+)\s+(?P<verdict>\S+)(?:\s+--\s+(?P<sentence>.+))?")
-_ASSERTS = re.compile(r"\bassert\b|\btest_\w+\(|\bassert_\w+\(")
+_FLAGS = ("slow", "gpu", "data")  # of cells that `make test` leaves to `make reproduce`
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,77 @@ def marks() -> list[Mark]:
     return [m for nb in notebooks() for c in read_cells(nb) for m in cell_marks(c, nb.name)]
 
 
+# Does a cell assert anything? By its syntax: the word `assert` in a comment or a string settles nothing.
+
+
+def _name(f: ast.expr) -> str:
+    """Last part of what is called: `assert_close` of torch.testing.assert_close."""
+    return f.attr if isinstance(f, ast.Attribute) else f.id if isinstance(f, ast.Name) else ""
+
+
+def _depends(node: ast.AST) -> bool:
+    """Is anything named or called here, so that the value is not written down already?"""
+    return any(isinstance(n, ast.Name | ast.Call) for n in ast.walk(node))
+
+
+def _can_fail(test: ast.expr) -> bool:
+    """Could the condition of an `assert` be false?"""
+    if isinstance(test, ast.Tuple | ast.List | ast.Dict | ast.Lambda | ast.JoinedStr):  # assert (x, "message") never fails
+        return False
+    if isinstance(test, ast.BoolOp):  # x or True; True and True
+        return (all if isinstance(test.op, ast.Or) else any)(map(_can_fail, test.values))
+    if isinstance(test, ast.Compare) and [ast.dump(test.left)] == [ast.dump(c) for c in test.comparators]:  # x == x
+        return False
+    return _depends(test)
+
+
+def _checks(call: ast.Call) -> bool:
+    """Is this test_eq(...), assert_close(...) or the like, of two different things?"""
+    args = [*call.args, *(k.value for k in call.keywords)]
+    return (
+        _name(call.func).startswith(("test_", "assert_"))
+        and any(map(_depends, args))
+        and (len(call.args) < 2 or ast.dump(call.args[0]) != ast.dump(call.args[1]))
+    )
+
+
+def _swallows(node: ast.AST) -> bool:
+    """A `try` that catches everything, or a `with suppress(...)`: what fails inside is not heard."""
+    if isinstance(node, ast.Try):
+        caught = [n for h in node.handlers for n in ([h.type] if h.type else [ast.Name("Exception")])]
+        return any(_name(n) in ("Exception", "BaseException", "AssertionError") for c in caught for n in ast.walk(c))
+    return isinstance(node, ast.With) and any(
+        isinstance(i.context_expr, ast.Call) and _name(i.context_expr.func) == "suppress" for i in node.items
+    )
+
+
+def _asserting(node: ast.AST) -> bool:
+    """Does running this check something? A function that is only defined here does not run."""
+    if isinstance(node, ast.Assert):
+        return _can_fail(node.test)
+    if isinstance(node, ast.Call) and _checks(node):
+        return True
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda) or _swallows(node):
+        return False
+    if isinstance(node, ast.If | ast.While) and isinstance(node.test, ast.Constant) and not node.test.value:
+        return any(map(_asserting, node.orelse))
+    return any(map(_asserting, ast.iter_child_nodes(node)))
+
+
+def asserts(code: str) -> bool:
+    """Does this cell assert something that could fail?"""
+    try:
+        return _asserting(ast.parse(code))
+    except SyntaxError:  # a magic line
+        return False
+
+
 def problems() -> list[str]:
     """Everything wrong with the ledger, a sentence each."""
+    from tools.reproduce import writers  # imports much, and the site needs none of it
+
     known, found, bad = claims(), marks(), []
+    reproduced = {nb.name for nb in writers()}
     for m in found:
         at = f"{m.notebook}: {m.id}"
         if m.id not in known:
@@ -85,8 +154,12 @@ def problems() -> list[str]:
             bad.append(f"{at} has the unknown verdict {m.verdict!r}; use one of {', '.join(VERDICTS)}")
         elif m.verdict != "true" and not m.sentence:
             bad.append(f"{at} is {m.verdict} without a sentence after ` -- `")
-        if not _ASSERTS.search(m.cell.code):
-            bad.append(f"{at} is marked in a cell that asserts nothing")
+        if not asserts(m.cell.code):
+            bad.append(f"{at} is marked in a cell that asserts nothing, or nothing that could fail")
+        if (m.cell.value("eval") or "").lower() == "false":
+            bad.append(f"{at} is marked in a cell that never runs")
+        if m.cell.has(*_FLAGS) and m.notebook not in reproduced:
+            bad.append(f"{at} is marked in a cell that neither make test nor make reproduce runs")
         if m.cell.has("hide", "export", "exports", "exporti"):
             bad.append(f"{at} is marked in a hidden or exported cell, which the site does not show")
     bad += [f"{i} is marked {n} times" for i, n in Counter(m.id for m in found).items() if n > 1]
@@ -132,7 +205,9 @@ def table() -> str:
     settled = {m.id: m for m in marks()}
     count = Counter(m.verdict for m in settled.values())
     total = len(claims())
-    tally = [(v, label, count[v]) for v, label in VERDICTS.items()] + [("open", "not settled yet", total - len(settled))]
+    tally = [(v, label, count[v]) for v, label in VERDICTS.items()]
+    if left := total - len(settled):
+        tally.append(("open", "not settled yet", left))
     chips = "".join(f'<li class="claim-{v}"><strong>{n}</strong> {label}</li>' for v, label, n in tally)
     rows = []
     for c in claims().values():
@@ -147,7 +222,7 @@ def table() -> str:
         )
     head = "".join(f"<th>{h}</th>" for h in ("Claim", "Where", "As printed", "Verdict", "Remark"))
     return (
-        f'<ul class="tally" aria-label="{total} claims">{chips}</ul>\n\n'
+        f'<ul class="tally" aria-label="{total} claims"><li class="claim-open"><strong>{total}</strong> claims</li>{chips}</ul>\n\n'
         f'<table class="ledger">\n<thead><tr>{head}</tr></thead>\n<tbody>\n' + "\n".join(rows) + "\n</tbody>\n</table>"
     )
 

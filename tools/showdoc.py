@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import re
 import textwrap
+from typing import ForwardRef
 
 from fastcore.docments import docments
 from nbdev.processors import FilterDefaults, exec_show_docs
@@ -23,6 +25,8 @@ def _type(value, sym) -> str:
     """An annotation as its author wrote it, but with the members of a union that has a name of its own."""
     if value is inspect.Parameter.empty:
         return ""
+    if isinstance(value, ForwardRef):  # what typing.NamedTuple makes of an annotation that is a string
+        value = value.__forward_arg__
     if not isinstance(value, str):
         return _name(value)
     names = getattr(sym.__init__ if inspect.isclass(sym) else sym, "__globals__", {})
@@ -45,11 +49,37 @@ def _prose(text: str | None) -> str:
 
 
 def _class_source(cls: type) -> str:
-    """Source of a class made in a notebook cell, which `inspect` does not find: the cell is that of its methods."""
-    method = next(f for f in vars(cls).values() if inspect.isfunction(f))
-    cell = "".join(linecache.getlines(method.__code__.co_filename))
-    node = next(n for n in ast.parse(cell).body if isinstance(n, ast.ClassDef) and n.name == cls.__name__)
-    return ast.get_source_segment(cell, node)
+    """Source of a class made in a notebook cell, which `inspect` does not find: the last cell with a class of that name."""
+    cells = ["".join(entry[2]) for name, entry in linecache.cache.items() if name.startswith("<") and len(entry) > 2]
+    for cell in reversed(cells):
+        if f"class {cls.__name__}" in cell:
+            for node in ast.parse(cell).body:
+                if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+                    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                    return "\n".join(cell.splitlines()[first - 1 : node.end_lineno])  # whole lines, with the last comment
+    raise OSError(f"no cell defines {cls.__name__}")
+
+
+def _field_notes(cls: type) -> dict[str, str]:
+    """Comments beside the fields of a named tuple or a dataclass, which document what their constructors take."""
+    if not (hasattr(cls, "_fields") or hasattr(cls, "__dataclass_fields__")):
+        return {}
+    try:
+        return dict(re.findall(r"^    (\w+) *:[^#\n]*# *(.+?) *$", _class_source(cls), re.M))
+    except OSError:
+        return {}
+
+
+def _call(name: str, params: list[str], width: int = 100) -> str:
+    """A call on one line, or on as many as it takes for none to be cut off."""
+    if len(whole := f"{name}({', '.join(params)})") <= width:
+        return whole
+    lines = [""]
+    for p in params:
+        if lines[-1] and len(lines[-1]) + len(p) > width - 6:
+            lines.append("")
+        lines[-1] += f"{p}, "
+    return f"{name}(\n" + "\n".join(f"    {line.rstrip()}" for line in lines).rstrip(",") + "\n)"
 
 
 class ParameterTable:
@@ -67,19 +97,19 @@ class ParameterTable:
             for p in sig.parameters.values()
             if p.name != "self"
         ]
-        return f"```python\n{self.name}({', '.join(params)})\n```"
+        return f"```python\n{_call(self.name, params)}\n```"
 
     def _rows(self) -> list[list[str]]:
         try:
             sig, docs = inspect.signature(self.sym), docments(self.sym, full=True)
         except (TypeError, ValueError):
             return []
-        rows = []
+        rows, notes = [], _field_notes(self.sym)
         for p in sig.parameters.values():
             if p.name != "self":
                 star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
                 default = "" if p.default is p.empty else _default(p.default)
-                what = docs.get(p.name, {}).get("docment")
+                what = docs.get(p.name, {}).get("docment") or notes.get(p.name)
                 rows.append([_code(star + p.name), _code(_type(p.annotation, self.sym)), _code(default), _prose(what)])
         if sig.return_annotation not in (sig.empty, None, "None") and not inspect.isclass(self.sym):
             what = docs.get("return", {}).get("docment")
@@ -96,7 +126,7 @@ class ParameterTable:
     def _source(self) -> str:
         try:
             src = _class_source(self.sym) if inspect.isclass(self.sym) else inspect.getsource(self.sym)
-        except (OSError, TypeError, StopIteration):
+        except (OSError, TypeError):
             return ""
         src = textwrap.dedent(src).rstrip()
         return '??? quote "Source"\n' + textwrap.indent(f"```python\n{src}\n```", "    ")

@@ -21,12 +21,18 @@ from pathlib import Path
 
 import yaml
 
+from tools import api, explore, gallery
 from tools.book import CACHE, FIGURES, NBS, PACKAGE, ROOT, Cell, atomic_write, contents, digest, notebooks, page_name, parse_cell
 from tools.ledger import badge, cell_marks, table
 
 SITE, PROC, WORK = ROOT / "_docs", ROOT / "_proc", CACHE / "site"
 ASSETS = Path(__file__).parent / "assets"
-LEDGER = "<!-- ledger -->"  # stands in nbs/90_ledger.ipynb where the table goes
+FILLED = {  # marks that stand in a notebook where the site has HTML of its own
+    "<!-- ledger -->": table,
+    explore.MARK: explore.panel,
+    **api.filled(),
+    gallery.MARK: lambda: gallery.cards(gallery.report(), lambda src, alt: picture(src, alt, WORK / "docs")),
+}
 
 _FENCE = re.compile(r"^( *)(```+|~~~+)", re.M)
 _DISPLAY = re.compile(r"^[ ]{0,3}\$\$(.+?)\$\$[ \t]*(?:\{#(eq-[\w-]+)\})?", re.M | re.S)
@@ -233,7 +239,11 @@ def markdown(text: str, page: Page, book: dict[str, Page]) -> str:
         t = _REF.sub(_reference(page, book), t)
         return _inline_math(_lists(t))
 
-    return outside_code(text, change).replace(LEDGER, table() if LEDGER in text else "")
+    text = outside_code(text, change)
+    for mark, html in FILLED.items():
+        if mark in text:
+            text = text.replace(mark, html())
+    return text
 
 
 # Figures.
@@ -245,18 +255,30 @@ _DARK = {
 }
 
 
+def _on_dark(colour: str) -> str:
+    """What a colour becomes: its partner above, or, if it would drown, itself with some white."""
+    if colour in _DARK:
+        return _DARK[colour]
+    rgb = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    if 0.21 * rgb[0] + 0.72 * rgb[1] + 0.07 * rgb[2] > 75:
+        return colour
+    return "#" + "".join(f"{round(v + 0.4 * (255 - v)):02x}" for v in rgb)
+
+
 def dark(svg: str) -> str:
     """A figure of the book, for a dark page."""
-    return re.sub("|".join(_DARK), lambda m: _DARK[m[0]], svg)
+    return re.sub(r"#[0-9a-f]{6}\b|\bwhite\b", lambda m: _on_dark(m[0]), svg)
 
 
 def picture(src: str, alt: str, out: Path) -> str:
     """An image that follows the page's light or dark; photographs stay as they are."""
     if not src.endswith(".svg") or not (out / src).exists():
         return f'<img src="{src}" alt="{alt}">'
-    night = src.removesuffix(".svg") + ".dark.svg"
-    (out / night).write_text(dark((out / src).read_text(encoding="utf-8")), encoding="utf-8")
-    return f'<img class="by-day" src="{src}" alt="{alt}"><img class="by-night" src="{night}" alt="{alt}">'
+    night, svg = src.removesuffix(".svg") + ".dark.svg", (out / src).read_text(encoding="utf-8")
+    (out / night).write_text(dark(svg), encoding="utf-8")
+    size = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', svg)
+    wide = " wide" if size and float(size[1]) > 2 * float(size[2]) else ""  # panels side by side
+    return f'<span class="picture{wide}"><img class="by-day" src="{src}" alt="{alt}"><img class="by-night" src="{night}" alt="{alt}"></span>'
 
 
 # Code and what it shows.
@@ -384,7 +406,7 @@ def config(nav: list) -> dict:
         },
         "plugins": ["search", "offline"],
         "extra": {"generator": False, "polyfills": ["assets/iframe-worker.js"]},
-        "extra_css": ["assets/book.css"],
+        "extra_css": ["assets/book.css", "assets/gallery.css"],
         "extra_javascript": ["assets/mathjax-config.js", "assets/tex-svg.js"],
         "markdown_extensions": [
             "admonition", "attr_list", "def_list", "footnotes", "md_in_html", "tables",
