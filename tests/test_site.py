@@ -209,6 +209,19 @@ def test_navigation_reaches_every_page(browser, base):
     assert {u.split("#")[0].rpartition("/")[2] for u in links} >= set(names())
 
 
+def test_the_first_page_says_it_in_one_screen(browser, site):
+    """On a desk: what this is, the picture, why not Huber, how to install it, and the example with its output."""
+    width, height = SIZES["desk"]
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(f"{site.as_uri()}/index.html")
+    page.wait_for_function("document.documentElement.dataset.typeset == 'done'")
+    for what in ("article p >> nth=1", "img.by-day >> nth=0", "h2:has-text('Why not Huber?') ~ ul", "pre:has-text('pip install') >> nth=0",
+                 "pre:has-text('GeneralLoss(alpha') >> nth=0", "pre:has-text('alpha -inf: estimate') >> nth=0"):
+        box = page.locator(what).first.bounding_box()
+        assert box and 0 < box["y"] and box["y"] + box["height"] <= height and box["x"] + box["width"] <= width, (what, box)
+    page.close()
+
+
 def test_search_finds_geman(browser, base):
     page = browser.new_page()
     page.goto(f"{base}/index.html")

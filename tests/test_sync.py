@@ -43,11 +43,11 @@ def test_a_stored_table_is_the_recorded_one(tmp_path, monkeypatch):
         return {"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "source": [*lines], "outputs": [output]}
 
     saved = ["#| slow\n", "save_table('tab_x', rows)"]
-    book = {"cells": [cell(*saved), cell(*saved[1:]), cell("#| slow\n", "save_table(f'tab_x{TAIL}', rows)"), cell("#| data\n", "save_table('tab_y', rows)")]}
+    book = {"cells": [cell(*saved), cell(*saved[1:]), cell("#| slow\n", "save_table(f'tab_x{TAIL}', rows)"), cell("load_table('tab_x')"), cell("#| data\n", "save_table('tab_y', rows)")]}
     path = tmp_path / "01_one.ipynb"
     path.write_text(json.dumps(book))
     sync.show_recorded(tmp_path)
-    assert [c["outputs"][0]["data"]["text/markdown"] for c in json.loads(path.read_text())["cells"]] == [new, old, new, old]
+    assert [c["outputs"][0]["data"]["text/markdown"] for c in json.loads(path.read_text())["cells"]] == [new, new, new, new, old]
 
 
 def test_sidebar_lists_every_notebook(root):

@@ -361,7 +361,8 @@ def render(page: Page, book: dict[str, Page], out: Path) -> str:
                 parts.append(markdown(c.source, page, book))
         elif c.kind == "code":
             parts += code(c, page, book, out)
-    return "\n\n".join(p for p in parts if p) + "\n"
+    text = "\n\n".join(p for p in parts if p) + "\n"
+    return f"---\nhide: [toc]\n---\n\n{text}" if 'class="screen"' in text else text  # that takes the whole width
 
 
 # The site.

@@ -26,16 +26,16 @@ def export_and_clean(root: Path) -> None:
         subprocess.run([SCRIPTS / cmd], cwd=root, env=env, check=True)
 
 
-_SAVED = re.compile(r"""\bsave_table\(f?'(\w+)(?:\{TAIL\})?'""")  # what is made without the paper's data has a tail to its name
+_TABLE = re.compile(r"""\b(?:save|load)_table\(f?'(\w+)(?:\{TAIL\})?'""")  # what is made without the paper's data has a tail to its name
 
 
 def show_recorded(nbs: Path) -> None:
-    """A table stored in a notebook by a cell that tests do not run is the one in figures/: `make reproduce` may be later."""
+    """A table shown in a notebook is the one in figures/: `make reproduce` may be later, or have run on other threads."""
     for path in sorted(nbs.glob("*.ipynb")):
         book, changed = json.loads(path.read_text(encoding="utf-8")), False
         for raw in book["cells"]:
             cell = parse_cell(raw)
-            names = _SAVED.findall(cell.code) if cell.has("slow", "data", "gpu") else []
+            names = _TABLE.findall(cell.code)
             shown = [o["data"] for o in cell.outputs if "text/markdown" in o.get("data", {})]
             if len(names) == len(shown) == 1 and (file := FIGURES / f"{names[0]}.md").exists():
                 table = file.read_text(encoding="utf-8").partition("\n\n")[0].splitlines(keepends=True)
