@@ -8,6 +8,7 @@ import json, math, os, re, sys
 from importlib.metadata import version
 from numbers import Integral, Real
 from pathlib import Path
+from uuid import uuid4
 
 # %% auto #0
 __all__ = ['COLORS', 'atomic_write', 'style', 'save_figure', 'show_small', 'Table', 'save_table', 'load_table']
@@ -21,7 +22,7 @@ def atomic_write(
     if not isinstance(data, (str,bytes)): raise TypeError(f"data must be str or bytes, got {type(data).__name__}")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'.{path.name}.{os.getpid()}.part') # same folder: a rename across disks is a copy
+    part = path.with_name(f'.{path.name}.{uuid4().hex}.part')   # same folder: a rename across disks is a copy
     try:
         part.write_bytes(data.encode() if isinstance(data, str) else data)
         with open(part, 'rb+') as f: os.fsync(f.fileno())     # on the disk before it takes the old file's place

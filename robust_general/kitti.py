@@ -16,10 +16,10 @@ from .images import resize
 from .warping import scale_intrinsics
 
 # %% auto #0
-__all__ = ['MINI_TEST', 'PAPER_TABLE', 'read_calibration', 'read_frame', 'read_depth', 'read_lidar', 'project_lidar',
-           'lidar_projection', 'Sequence', 'folder_sequence', 'raw_sequence', 'mini_sequence', 'mini_sequences',
-           'read_split', 'eigen_test', 'eigen_train', 'Snippets', 'depth_metrics', 'garg_crop', 'evaluate_depth',
-           'average_error', 'mean_metrics']
+__all__ = ['MINI_TEST', 'MINI_STILL', 'PAPER_TABLE', 'read_calibration', 'read_frame', 'read_depth', 'read_lidar',
+           'project_lidar', 'lidar_projection', 'Sequence', 'folder_sequence', 'raw_sequence', 'mini_sequence',
+           'mini_sequences', 'read_split', 'eigen_test', 'eigen_train', 'Snippets', 'depth_metrics', 'garg_crop',
+           'evaluate_depth', 'average_error', 'mean_metrics']
 
 # %% ../nbs/72_kitti.ipynb #a034408b
 def read_calibration(
@@ -206,6 +206,7 @@ def raw_sequence(
 
 # %% ../nbs/72_kitti.ipynb #0bc601dc
 MINI_TEST = ('2011_09_26_drive_0009_part', 'odometry_04_part')    # drives of Eigen's test split
+MINI_STILL = ('2011_09_26_udacity_jam',)                          # the camera hardly moves, and the trucks do
 
 def mini_sequence(
     folder,            # Of a drive: calib.txt, image_02, and perhaps image_03 and depth_02
@@ -228,7 +229,7 @@ def mini_sequences(
     "All drives of the mini set for training or for testing"
     if split not in ('train', 'test'): raise ValueError(f"split must be 'train' or 'test', got {split!r}")
     root = Path(root) if root is not None else Path(os.environ.get('ROBUST_GENERAL_DATA', '.'))/'kitti_mini'
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and (p.name in MINI_TEST)==(split=='test')) if root.is_dir() else []
+    folders = sorted(p for p in root.iterdir() if p.is_dir() and p.name not in MINI_STILL and (p.name in MINI_TEST)==(split=='test')) if root.is_dir() else []
     if not folders: raise FileNotFoundError(f"no drives for {split} in {root}")
     return [mini_sequence(p, c) for p in folders for c in (cameras if split=='train' else ('02',)) if (p/f'image_{c}').is_dir()]
 

@@ -38,7 +38,7 @@ def rejection_sample(
 # %% ../nbs/13_sampling.ipynb #878195f4
 def acceptance_rate(
     alpha:Tensor, # Shape in [0, inf]
-)->Tensor: # From 1 at 0 down to 0.4557 at infinity
+)->Tensor: # From 1 at 0 down to 0.4556 at infinity
     "Probability that Algorithm 1 accepts a proposal"
     return torch.exp(log_partition(alpha))/(math.pi*math.sqrt(2))
 

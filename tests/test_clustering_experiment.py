@@ -1,5 +1,10 @@
 """The sweep: what is kept, what is computed again, and that a cluster of workers gets the same table."""
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import joblib
 import numpy as np
@@ -16,28 +21,31 @@ def plain(rows):
     return [{k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in r.items() if k != "cpu"} for r in rows]
 
 
+_CHILD = """
+import sys
+from robust_general.clustering_experiment import sweep, sweep_grid
+sweep(sweep_grid(["iris", "wine"], (1.0, -2.0), ("curvature",)), sys.argv[1])
+"""
+
+
 def test_a_killed_sweep_goes_on(tmp_path, monkeypatch):
+    """A process of its own, killed for real once it has finished a cell."""
+    child = subprocess.Popen([sys.executable, "-c", _CHILD, str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while child.poll() is None and not finished(tmp_path):
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    before = len(finished(tmp_path))
+    assert 0 < before < len(GRID)
     done, fit = [], experiment.RobustContinuousClustering.fit
 
     def counted(self, X, **kw):
-        if len(done) == 2:
-            raise KeyboardInterrupt
         done.append(self.alpha)
         return fit(self, X, **kw)
 
-    with monkeypatch.context() as m:
-        m.setattr(experiment.RobustContinuousClustering, "fit", counted)
-        with pytest.raises(KeyboardInterrupt):
-            sweep(GRID, tmp_path)
-    assert len(finished(tmp_path)) == 2
-
-    def again(self, X, **kw):
-        done.append(self.alpha)
-        return fit(self, X, **kw)
-
-    monkeypatch.setattr(experiment.RobustContinuousClustering, "fit", again)
+    monkeypatch.setattr(experiment.RobustContinuousClustering, "fit", counted)
     rows = sweep(GRID, tmp_path)
-    assert len(done) == len(GRID) == len(rows)  # nothing twice
+    assert len(done) + before == len(GRID) == len(rows)  # nothing twice
     monkeypatch.undo()
     assert plain(rows) == plain(sweep(GRID))
 
@@ -52,14 +60,18 @@ def test_half_a_file_is_never_there(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*")) and finished(tmp_path) == []
 
 
-def test_two_processes_share_a_folder(tmp_path):
-    rows = sweep(GRID * 2, tmp_path, n_jobs=2)
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_two_workers_share_a_folder(tmp_path, backend):
+    """They may write the same cell and the same graph at the same moment."""
+    with joblib.parallel_config(backend=backend):
+        rows = sweep(GRID * 2, tmp_path, n_jobs=2 if backend == "loky" else 8)
     assert plain(rows[: len(GRID)]) == plain(rows[len(GRID) :]) and len(finished(tmp_path)) == len(GRID)
 
 
-def test_dask_gets_the_same_table(tmp_path):
+@pytest.mark.parametrize("workers, threads", [(2, 1), (1, 4)])
+def test_dask_gets_the_same_table(tmp_path, workers, threads):
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=str(tmp_path)) as cluster:
+    with distributed.LocalCluster(n_workers=workers, threads_per_worker=threads, processes=True, dashboard_address=None, local_directory=str(tmp_path)) as cluster:
         with distributed.Client(cluster), joblib.parallel_config(backend="dask"):
             rows = sweep(GRID, tmp_path / "cells")
     assert plain(rows) == plain(sweep(GRID))
@@ -86,12 +98,12 @@ def test_no_data(tmp_path, monkeypatch):
             load_data(name)
 
 
-@pytest.mark.parametrize("name", ["ytf", "reuters", "mice", "yaleb"])
+@pytest.mark.parametrize("name", ["ytf", "reuters", "rcv1", "mice", "yaleb", "coil100", "mnist"])
 def test_loader_reads_what_the_data_looks_like(tmp_path, name):
     g, folder = np.random.default_rng(0), tmp_path / "clustering"
     folder.mkdir()
     X, y = g.integers(0, 255, (40, 1024)).astype(np.uint8), np.arange(40) % 4
-    if name == "reuters":
+    if name in ("reuters", "rcv1"):
         import scipy.sparse as sp
 
         s = sp.random(40, 30, 0.3, "csr", random_state=0)
@@ -101,10 +113,10 @@ def test_loader_reads_what_the_data_looks_like(tmp_path, name):
         Z[3, :50], Z[4, 0] = math.nan, math.nan
         np.savez(folder / f"{name}.npz", X=Z, y=y)
     else:
-        np.savez(folder / f"{name}.npz", X=X.reshape(40, 32, 32), y=y)
+        np.savez(folder / f"{'mnist70k' if name == 'mnist' else name}.npz", X=X.reshape(40, 32, 32), y=y)
     Z, labels = load_data(name, folder)
     assert Z.shape[0] == len(labels) == (39 if name == "mice" else 40)
-    assert np.isfinite(Z.data if name == "reuters" else Z).all()
+    assert np.isfinite(Z.data if name in ("reuters", "rcv1") else Z).all()
 
 
 def test_baseline_is_kept(tmp_path):

@@ -147,7 +147,31 @@ DEPTH = make_trained(lambda: monodepth_experiment.make_monodepth("fixed 1", (32,
                      {**monodepth_experiment.PRESETS["quick"], "variant": "fixed 1", "size": [32, 104], "width": 0.03})
 MOTION = "0 1 2\n1 0 0 .5\n0 1 0 .25\n0 0 1 -.125\n0 0 0 1\n"
 CALIBRATION = "calib_time: 09-Jan-2012 13:57:47\nP_rect_02: 40 0 31 2 0 40 11 .1 0 0 1 .003\nfull_size: 60 20\n"
-P34 = lambda c: c.get("P_rect_02", np.zeros(12))  # noqa: E731
+CAMERAS = "calib_time: 09-Jan-2012 13:57:47\nR_rect_00: 1 0 0 0 1 0 0 0 1\nS_rect_02: 32 24\nP_rect_02: 40 0 31 2 0 40 11 .1 0 0 1 .003\n"
+LASER = "calib_time: 15-Mar-2012 11:37:16\nR: 0 -1 0 0 0 -1 1 0 0\nT: .1 .2 .3\n"
+
+
+def make_drive(folder):
+    picture(folder / "image_02/0.png")
+    return text(folder / "calib.txt", CALIBRATION)
+
+
+def read_drive(path):
+    drive = kitti.mini_sequence(path.parent)
+    return [drive.intrinsics, drive.size]
+
+
+def make_laser(name):
+    def make(folder):
+        text(folder / "calib_cam_to_cam.txt", CAMERAS), text(folder / "calib_velo_to_cam.txt", LASER)
+        return folder / name
+
+    return make
+
+
+def make_metrics(folder):
+    rows = [{"step": k, "lr": 1e-3, "loss": 0.5 / (k + 1), **({"eval_Avg": 0.4 - 0.01 * k} if k % 2 else {})} for k in range(6)]
+    return text(folder / "metrics.csv", training._csv(rows))
 
 
 def finite(*shape):
@@ -173,6 +197,10 @@ READERS = {
     "depth map": Reader(lambda f: picture(f / "a.png", PIXELS[..., 0].astype(np.uint16) * 99), kitti.read_depth),
     "scan": Reader(lambda f: [p := f / "a.bin", RNG.normal(size=(40, 4)).astype(np.float32).tofile(p)][0], kitti.read_lidar, lambda x: bool(np.isfinite(x).all())),
     "calibration": Reader(lambda f: text(f / "calib.txt", CALIBRATION), kitti.read_calibration, lambda c: all(np.isfinite(v).all() for v in c.values())),
+    "camera of a drive": Reader(make_drive, read_drive, lambda d: bool(np.isfinite(d[0]).all()) and min(d[1]) > 0),
+    "cameras of a laser": Reader(make_laser("calib_cam_to_cam.txt"), lambda p: kitti.lidar_projection(p.parent), finite(3, 4)),
+    "place of a laser": Reader(make_laser("calib_velo_to_cam.txt"), lambda p: kitti.lidar_projection(p.parent), finite(3, 4)),
+    "metrics of a run": Reader(make_metrics, lambda p: list(monodepth_experiment.learning_curve(p.parent)), lambda v: bool(np.isfinite(v).all())),
     "intrinsics": Reader(lambda f: [picture(f / "film/a.png"), text(f / "K.txt", "40 0 31\n0 40 11\n0 0 1\n")][1],
                          lambda p: kitti.folder_sequence(p.parent / "film", p).intrinsics, finite(3, 3)),
     "split": Reader(lambda f: text(f / "test.txt", "2011_09_26/2011_09_26_drive_0002_sync 69 l\n" * 3), kitti.read_split, lambda s: all(len(o) == 3 for o in s)),
@@ -245,12 +273,16 @@ def flipped(data, count=24):
         yield f"bit {bit} of byte {at} of {len(data)}", data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
-@pytest.mark.parametrize("name", READERS)
+OPEN = pytest.mark.xfail(strict=True, reason="learning_curve of 74_monodepth_experiment does not say which file is damaged")
+EACH = [pytest.param(name, marks=[OPEN] * (name == "metrics of a run")) for name in READERS]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_truncated(tmp_path, name):
     assert damages(READERS[name], tmp_path, shorter) == []
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", EACH)
 def test_flipped_bits(tmp_path, name):
     assert damages(READERS[name], tmp_path, flipped) == []
 

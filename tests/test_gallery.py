@@ -25,8 +25,18 @@ def test_the_list():
         assert ledger.claims()[i.claim].chapter == i.page.split("_")[0], i.name
     manifest = json.loads((FIGURES / "manifest.json").read_text())
     for o in gallery.report():
+        assert o.paths, f"{o.item.name} has not been made"
         for p in o.paths:
             assert p.name in manifest[f"{o.item.page}.ipynb"]["files"], f"{o.item.name}: {p.name} is not made by {o.item.page}"
+
+
+def test_numbers_quoted_from_the_paper_are_those_compared_with():
+    quoted = {i.name: [float(n) for n in re.findall(r"\b0\.\d{3}\b", i.finding)] for i in gallery.registry()}
+    avg = {r["variant"]: r["paper, Avg"] for r in rows("tab02_depth_mini")}
+    fixed = [v for k, v in avg.items() if k.startswith("fixed")]
+    assert quoted["Table 2"] == [avg["baseline"], min(fixed), max(fixed), avg["annealed"], avg["adaptive"]]
+    printed = {r["method"]: r for r in rows("tab03_registration") if r["which"] == "paper"}
+    assert quoted["Table 3"] == [printed[m][c] for m in ("FGR", "gFGR*") for c in printed[m] if c.startswith("mean")]
 
 
 def test_every_line_is_whole():

@@ -2,6 +2,7 @@
 
 The same examples in every run. `HYPOTHESIS_PROFILE=thorough` tries twenty times as many, other ones each time.
 """
+import ast
 import importlib
 import math
 import os
@@ -19,8 +20,8 @@ from hypothesis.extra import numpy as hnp
 
 import robust_general as rg
 from robust_general import (
-    adapters, annealing, bounds, clustering, clustering_experiment, images, kitti, loss, monodepth, registration,
-    registration_experiment, sampling, scene, spline, training, vae_experiment, warping, weights)
+    adapters, annealing, bounds, clustering, clustering_experiment, figures, fit, images, kitti, loss, monodepth, registration,
+    sampling, scene, spline, training, vae, vae_experiment, warping, weights)
 
 set_hypothesis_home_dir(Path(__file__).parent.parent / ".cache/hypothesis")
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -174,7 +175,7 @@ def test_general_loss(args, reduction):
     got = rg.GeneralLoss(alpha, scale, reduction)(x, target)
     assert got.dtype == x.dtype and got.shape == (each.shape if reduction == "none" else ())
     expect = each if reduction == "none" else getattr(each, reduction)()
-    assert torch.equal(got, expect) or expect.isnan().all() and got.isnan().all()  # of nothing the mean is nan, as in torch
+    assert torch.equal(got, expect) or reduction == "mean" and not each.numel() and got.isnan()  # of nothing the mean is nan, as in torch
 
 
 @tries(60)
@@ -203,6 +204,21 @@ def test_shapes_that_do_not_broadcast_are_refused(loss):
         loss(torch.zeros(3), torch.zeros(3), torch.ones(4))
 
 
+@pytest.mark.xfail(strict=True, reason="(n,) and (n, 1) silently make (n, n): _residual and _reduce of 01_loss must refuse it")
+@tries(40)
+@given(hnp.mutually_broadcastable_shapes(num_shapes=2, min_dims=1, max_dims=3, min_side=1, max_side=3))
+def test_no_silent_broadcast(shapes):
+    """Where residuals would have neither the input's nor the target's shape, or weights would stretch residuals, something was not meant."""
+    (a, b), out = shapes.input_shapes, shapes.result_shape
+    for loss in (rg.GeneralLoss(1.0), rg.GeneralNLLLoss(1.0), rg.AdaptiveLoss(), rg.StudentTLoss()):
+        if out not in (a, b):
+            with pytest.raises(ValueError, match="shape"):
+                loss(torch.zeros(a), torch.zeros(b))
+        if out != a:
+            with pytest.raises(ValueError, match="shape"):
+                loss(torch.zeros(a), torch.zeros(a), torch.ones(b))
+
+
 # The distribution --------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +233,8 @@ def test_log_partition(args):
     assert slope.isfinite().all() and (slope <= 0).all()
     wide = alpha.double()
     assert (rg.log_partition(wide * 0.9) >= rg.log_partition(wide) - 1e-14).all()
-    assert (spline.hermite_log_partition(wide) - rg.log_partition(wide)).abs().le(2e-6).all() or (wide > 1e3).any()
+    near = wide[wide <= 1e3]
+    assert (spline.hermite_log_partition(near) - rg.log_partition(near)).abs().le(1.4e-6).all()
     assert (spline.curve(wide * 0.9) <= spline.curve(wide)).all()
     rate = sampling.acceptance_rate(wide)
     assert ((rate > 0.4556) & (rate < 1 + 1e-12)).all()
@@ -235,7 +252,7 @@ def test_distribution(args):
     assert (d.log_prob(torch.zeros_like(x)) >= log_prob).all()
     assert (d.cdf(x / 2) <= torch.maximum(cdf, d.cdf(-x)) + tight).all()
     big = sf > torch.finfo(x.dtype).tiny
-    assert (log_sf.exp() - sf).abs().le(1e3 * tight * sf + tight * sf)[big].all()
+    assert (log_sf.exp() - sf).abs().le(10 * tight * sf)[big].all()
     assert sound(d.entropy(), x.dtype, shape).isfinite().all()
     assert (sound(d.variance, x.dtype, shape) > 0).all() and torch.equal(d.mode, d.loc)
     assert torch.equal(d.mean.isnan(), d.alpha == 0)
@@ -243,6 +260,20 @@ def test_distribution(args):
     assume((x / scale / scale).isfinite().all())  # the derivative of the ratio in the scale
     for f in ("cdf", "sf", "log_sf"):
         no_nan_gradients(lambda x, alpha, scale: getattr(rg.General(0.0, scale, alpha), f)(x), *args)
+
+
+@tries(40)
+@given(arguments(low=0.0, dtypes=HALF))
+def test_distribution_in_half_precision(args):
+    x, alpha, scale = args
+    d, shape = rg.General(torch.zeros_like(x), scale, alpha), out_shape(*args)
+    log_prob, cdf, sf, log_sf = (sound(getattr(d, f)(x), x.dtype, shape) for f in ("log_prob", "cdf", "sf", "log_sf"))
+    assert ((cdf >= 0) & (cdf <= 1) & (sf >= 0) & (sf <= 1) & (log_sf <= 0)).all() and (cdf + sf - 1).abs().le(2 * eps(x.dtype)).all()
+    assert (d.log_prob(torch.zeros_like(x)) >= log_prob).all() and sound(d.entropy(), x.dtype, shape).isfinite().all()
+    sound(d.icdf(torch.full(shape, 0.25, dtype=x.dtype)), x.dtype, shape)
+    torch.manual_seed(0)
+    sound(d.rsample((2,)), x.dtype, (2, *shape))
+    no_nan_gradients(lambda x, alpha, scale: rg.General(0.0, scale, alpha).log_prob(x), *args)
 
 
 def numbers(*values, dtype=torch.float64):
@@ -381,7 +412,7 @@ def adaptive(kind, shape, alpha, scale, reduction="mean", offset=False):
 def test_adaptive_losses(kind, args, own, offset):
     x, alpha, scale = args
     assume(x.numel() and alpha.numel() and scale.numel() and x.dim())
-    x = x.clamp(-1e4, 1e4)  # so that a sum of squares can be represented, in half precision too
+    x = x.clamp(-1e4, 1e4) if x.dtype in HALF else x  # where a sum of squares could not be represented
     shape = x.shape[1:] if own else ()
     a, c = alpha.flatten()[0].item(), max(scale.flatten()[0].item(), 0.1)
     each = adaptive(kind, shape, a, c, "none", offset)
@@ -493,8 +524,8 @@ def test_bounds(args):
 def test_schedules(values, num, every):
     path = rg.anneal(values, num, "shape" if num else None, every)
     assert len(path) == (num or len(values) * every) and not any(map(math.isnan, path))
-    assert min(values) - 1e-9 * abs(min(values)) <= min(path) or min(path) == -inf == min(values)
-    assert path[-1] == values[-1] or num is None or num < every
+    ends, way = ([annealing._to_shape(a) for a in o] for o in (values, path))  # where infinities are numbers
+    assert min(ends) - 1e-14 <= min(way) and max(way) <= max(ends) + 1e-14 and path[-1] == values[-1]
     schedule = rg.AlphaSchedule(rg.GeneralLoss(1.0), values, num, "shape" if num else None, every)
     for a in path:
         assert schedule.value == schedule.loss.alpha == a
@@ -514,7 +545,8 @@ def test_efficiency(alpha, scale, dim, target):
 @given(arrays(st.integers(1, 20), st.floats(-1e3, 1e3)), st.floats(1e-3, 1e3))
 def test_median_deviation(x, factor):
     assert annealing.mad(x) >= 0 and math.isclose(annealing.mad(x * factor), annealing.mad(x) * factor, rel_tol=1e-12, abs_tol=1e-300)
-    assert annealing.mad(np.repeat(x, 2)) == annealing.mad(x, np.full(len(x), 2.0)) or len(x) > 1
+    times = np.arange(len(x)) % 3 + 1  # a weight counts like repetitions
+    assert annealing.mad(np.repeat(x, times)) == annealing.mad(x, times.astype(float))
 
 
 @tries(15)
@@ -543,6 +575,24 @@ def test_regression(seed, alpha, targets):
     assert fit.predict(X).shape == y.shape and np.isfinite(fit.predict(X)).all() and fit.weights_.shape == (40,)
     if alpha <= 0:  # a fifth of outliers, far away
         np.testing.assert_allclose(fit.coef_, B.T if targets > 1 else B[:, 0], atol=1e-4 if alpha < -1e-3 else 0.5)
+
+
+@tries(20)
+@given(st.integers(0, 999), st.integers(5, 30), st.sampled_from([*HALF, *WIDE]), st.floats(-1, 1), st.none() | alphas(0.0), st.booleans())
+def test_fit(seed, n, dtype, magnitude, alpha, weighted):
+    """Of any size, in the dtype of the data, and no less likely than what the data were drawn from."""
+    rng = np.random.default_rng(seed)
+    size = (largest(dtype) ** 0.5 / 1e2) ** magnitude
+    x = torch.tensor(rng.normal(size=n) * size, dtype=dtype)
+    assume(len(x.unique()) > n // 2 + 1)
+    weight = torch.tensor(rng.uniform(0.5, 2, n)) if weighted else None
+    found = fit.fit_general(x, weight, alpha=alpha)
+    d = found.distribution
+    assert d.loc.dtype == d.scale.dtype == d.alpha.dtype == dtype and d.loc.isfinite() and d.scale > 0 and d.scale.isfinite() and d.alpha >= 0
+    assert isinstance(found, fit.Fit) and math.isfinite(found.log_likelihood) and math.isclose(found.count, weight.sum() if weighted else n)
+    mass = torch.ones(n, dtype=torch.float64) if weight is None else weight
+    truth = rg.General(0.0, torch.tensor(size, dtype=torch.float64), 2.0 if alpha is None else alpha).log_prob(x.double())
+    assert found.log_likelihood >= (truth * mass).sum() - 1e-6
 
 
 @tries(40)
@@ -660,23 +710,97 @@ def test_batches_and_pictures(size, batch, seed, step, steps):
     assert scene.street_intrinsics((size, batch)).shape == (3, 3)
 
 
+@tries(20)
+@given(st.sampled_from([*vae.FAMILIES, 0.0, 1.5, 2.0, 3.0]), st.sampled_from(list(vae.REPRESENTATIONS)), st.integers(1, 5), st.integers(1, 5), st.sampled_from(WIDE), st.integers(0, 99))
+def test_output_models(family, representation, h, w, dtype, seed):
+    torch.manual_seed(seed)
+    x, mean = torch.rand(2, 2, 3, h, w, dtype=dtype)
+    model = vae.OutputModel((3, h, w), family, representation, 0.1)
+    loss, each = model(x, mean), sound(model.log_prob(x, mean), torch.float64, (2,))
+    assert loss.dtype == dtype and abs(loss + each.sum()) <= 1e-4 * (1 + each.abs().sum())
+    assert abs(abs(torch.linalg.det(vae.jacobian(model))) - 1) < 1e-12 * 3 * h * w
+    assert sound(model.sample(mean), dtype, mean.shape).isfinite().all()
+    prior = vae.MixturePrior(3, 4)()
+    assert sound(prior.log_prob(prior.sample((5,))), torch.float32, (5,)).isfinite().all()
+
+
+def depth_loss(alpha, residual):
+    """The loss of a residual, with gradients."""
+    loss = monodepth.WaveletLoss(residual.shape[-2:], alpha, levels=2)
+    residual = residual.requires_grad_()
+    value = loss([residual])
+    grads = torch.autograd.grad(value, [residual, *loss.parameters()])
+    assert value.shape == () and not value.isnan() and not any(g.isnan().any() for g in grads)
+    return value
+
+
+@tries(20)
+@given(st.sampled_from([0.0, 1.0, 2.0, -2.0, "annealed", (0.0, 2.0), (0.0, 1.0)]), st.integers(4, 9), st.integers(4, 9), st.floats(-15, 15), st.integers(0, 99))
+def test_depth_losses(alpha, h, w, magnitude, seed):
+    torch.manual_seed(seed)
+    residual, disparity = 10**magnitude * torch.randn(2, 2, 3, h, w), torch.rand(2, h, w)
+    assert depth_loss(alpha, residual) >= (0 if isinstance(alpha, (float, str)) else -inf)
+    assert depth_loss(alpha, residual * 0).isfinite()
+    assert monodepth.PixelLoss(1)([residual], [disparity]) >= 0 == monodepth.PixelLoss(1)([residual * 0], [disparity * 0])
+    target, sources, K = monodepth.augment(torch.rand(2, 3, h, w), torch.rand(2, 2, 3, h, w), torch.eye(3).repeat(2, 1, 1))
+    assert target.shape == (2, 3, h, w) and sources.shape == (2, 2, 3, h, w) and K.shape == (2, 3, 3) and 0 <= target.min() and target.max() <= 1
+
+
+@pytest.mark.xfail(strict=True, reason="_weighted_nll of 73_monodepth has not the way out that _total_and_slopes of 23_adaptive has")
+def test_depth_loss_of_residuals_whose_squares_overflow():
+    depth_loss((0.0, 2.0), torch.full((1, 1, 3, 4, 4), 1e20))
+
+
+@tries(10)
+@given(st.integers(0, 999), st.integers(1, 9), st.integers(1, 9), st.floats(0, 30), st.sampled_from(WIDE))
+def test_streets(seed, h, w, time, dtype):
+    street = scene.make_street(seed)
+    a, b = (street.render(t, (h, w), dtype=dtype) for t in (time, time + 1))
+    assert isinstance(street, scene.Street) and isinstance(a, scene.Frame) and a.image.dtype == a.depth.dtype == a.pose.dtype == dtype
+    assert a.image.shape == (3, h, w) and 0 <= a.image.min() and a.image.max() <= 1 and (a.depth > 0).all() and torch.equal(a.depth == inf, a.surface == 0)
+    there, back = scene.relative_pose(a, b), scene.relative_pose(b, a)
+    assert (there @ back - torch.eye(4)).abs().max() < (1e-4 if dtype == torch.float32 else 1e-12)
+    seen = scene.visible(a, b)
+    assert seen.dtype == torch.bool and seen.shape == (h, w) and not (seen & ~a.static).any()
+
+
+cells = st.integers(-(10**9), 10**9) | st.floats() | st.text("ab|\u03b1 ", max_size=5) | st.booleans() | st.none()
+
+
+@tries(40)
+@given(st.lists(st.lists(cells, min_size=2, max_size=2), min_size=1, max_size=4), st.sampled_from([np.float32, np.float64, torch.tensor]))
+def test_tables_come_back(tmp_path_factory, rows, kind):
+    """Numbers and text to the last digit, infinities and nan as text; one line for each row."""
+    rows = [{"x": kind(r[0]) if type(r[0]) is float else r[0], "y": r[1]} for r in rows]
+    with pytest.MonkeyPatch.context() as m:
+        m.setenv("ROBUST_GENERAL_FIGURES", str(tmp_path_factory.getbasetemp() / "tables"))
+        saved, loaded = figures.save_table("tab_x", rows, seeds=0), figures.load_table("tab_x")
+    assert loaded.rows == saved.rows and loaded.provenance == saved.provenance and isinstance(loaded, figures.Table)
+    for r, o in zip(rows, loaded.rows):
+        for v, got in zip(r.values(), o.values()):
+            v = v.item() if hasattr(v, "item") else v
+            assert type(got) is type(v) and got == v or type(v) is float and not math.isfinite(v) and got == str(v)
+    assert len(loaded._repr_markdown_().split("\n")) == 2 + len(rows)
+
+
 # Is anything left out? ---------------------------------------------------------------------------------------------
 
-# Tested by files of their own: networks and what trains them, readers of files, experiments, benchmarks, figures.
-ELSEWHERE = {
-    "benchmarks", "figures", "fit", "vae", "vae_experiment", "monodepth", "monodepth_experiment", "registration_experiment", "clustering_experiment", "scene"}
+# Tested by files of their own and by the assertions of their pages: networks and what trains them, readers of files, experiments, benchmarks, figures.
+ELSEWHERE = {"benchmarks", "vae_experiment", "monodepth_experiment", "registration_experiment", "clustering_experiment"}
 NAMES = {
     "Real", "Pair", "Registration", "read_features", "read_log", "read_pair", "train", "load_run", "meta_step", "Images", "celeba_splits", "stream_celeba", "load_celeba",
     "load_folder", "free_photographs", "load_free", "find_data", "load_images", "MINI_TEST", "PAPER_TABLE", "read_calibration", "read_frame", "read_depth",
     "read_lidar", "lidar_projection", "Sequence", "folder_sequence", "raw_sequence", "mini_sequence", "mini_sequences", "read_split", "eigen_test",
-    "eigen_train", "Snippets"}
+    "eigen_train", "Snippets", "COLORS", "atomic_write", "style", "save_figure", "show_small", "Encoder", "Decoder", "VAE", "step_seconds", "VARIANTS", "DisparityNet",
+    "PoseNet", "Monodepth", "make_monodepth", "predict_depth", "score_depth", "render_snippets"}
 
 
 def test_every_public_name_is_here(root):
-    text = Path(__file__).read_text()
+    """As a name of the code: a word of a comment or of a string does not count."""
+    tree = ast.parse(Path(__file__).read_text())
+    here = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)} | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     names = {n for n in dir(rg) if not hasattr(getattr(rg, n), "__path__") and type(getattr(rg, n)).__name__ != "module"}
     for p in (root / "robust_general").glob("[a-z]*.py"):
         if p.stem not in ELSEWHERE:
             names |= set(importlib.import_module(f"robust_general.{p.stem}").__all__)
-    missing = sorted(n for n in names - NAMES if not re.search(rf"\b{n}\b", text))
-    assert not missing
+    assert sorted(names - NAMES - here) == [] and sorted(NAMES & here - {"train"}) == []

@@ -33,7 +33,7 @@ def test_drift_is_seen(root, tmp_path, monkeypatch, path, change):
 
 
 def test_a_stored_table_is_the_recorded_one(tmp_path, monkeypatch):
-    """Of a cell that only `make reproduce` runs; what other cells show is what they computed."""
+    """Whether the cell makes it or reads it; a table that is not there stays as it is."""
     monkeypatch.setattr(sync, "FIGURES", tmp_path)
     (tmp_path / "tab_x.md").write_text("| a |\n| --- |\n| 2 |\n\nseeds: 1\n")
     old, new = ["| a |\n", "| --- |\n", "| 1 |"], ["| a |\n", "| --- |\n", "| 2 |"]

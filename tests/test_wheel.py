@@ -59,8 +59,10 @@ def python(wheel, tmp_path_factory) -> Path:
     return python
 
 
-def test_contents(wheel):
+def test_contents(root, wheel):
     names = zipfile.ZipFile(wheel).namelist()
+    shipped = [p for p in (root / "robust_general").iterdir() if p.suffix in (".py", ".npy") or p.name == "py.typed"]
+    assert sorted(n for n in names if n.startswith("robust_general/")) == sorted(f"robust_general/{p.name}" for p in shipped)
     tops = {n.split("/")[0] for n in names}
     assert tops == {"robust_general", next(t for t in tops if t.endswith(".dist-info"))}
     assert {"robust_general/py.typed", "robust_general/log_partition.npy"} <= set(names)

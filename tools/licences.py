@@ -134,6 +134,8 @@ def main() -> None:
         if wrong := problems():
             sys.exit("\n".join(wrong))
         return
+    if absent := sorted({n for r in asked().values() for n, d in closure(r).items() if d is None}):
+        sys.exit(f"not installed, so that they would be missing from the list: {', '.join(absent)}; pip install -e '.[dev,bench]'")
     atomic_write(FILE, render())
 
 
