@@ -275,6 +275,7 @@ def mad(
     "Median absolute deviation from 0, divided by its value at the standard normal"
     x = torch.as_tensor(x)
     if x.dim() not in (1, 2) or not x.numel(): raise ValueError(f"x must have shape (n,) or (n, d), not empty, got {tuple(x.shape)}")
+    if weight is not None and tuple(np.shape(weight)) != (len(x),): raise ValueError(f"weight must have shape ({len(x)},), one for each residual, got {tuple(np.shape(weight))}")
     size, order = (x.abs() if x.dim()==1 else x.norm(dim=1)).sort()
     total = (torch.ones_like(size) if weight is None else torch.as_tensor(weight).to(size)[order]).cumsum(0)
     if not total[-1] > 0: raise ValueError("the weights must not all be zero")

@@ -5,7 +5,7 @@
 # %% ../nbs/72_kitti.ipynb #f2e98d88
 from __future__ import annotations
 import os, re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +89,7 @@ def project_lidar(
     projection,         # The product of the three matrices, (3, 4)
     size,               # Height and width of the depth map
     first:int=1,        # Number of the first pixel: KITTI counts from 1
+    forward:bool=False, # Depth along the laser's axis instead of the camera's
 )->np.ndarray: # Depth in metres, 0 where no point falls, (H, W)
     "The depth map of a scan: in every pixel the nearest of its points"
     points, P, (h, w) = np.asarray(points, np.float64), np.asarray(projection, np.float64), size
@@ -96,7 +97,7 @@ def project_lidar(
     if P.shape != (3, 4): raise ValueError(f"projection must have shape (3, 4), got {P.shape}")
     u, v, z = P[:, :3] @ points[:, :3].T + P[:, 3:]
     ahead = z > 0
-    u, v, z = u[ahead]/z[ahead], v[ahead]/z[ahead], z[ahead]
+    u, v, z = u[ahead]/z[ahead], v[ahead]/z[ahead], points[ahead, 0] if forward else z[ahead]
     col, row = np.rint(u) - first, np.rint(v) - first
     inside = (col >= 0) & (col < w) & (row >= 0) & (row < h)
     depth = np.full(h*w, np.inf)
@@ -125,6 +126,7 @@ class Sequence:
     stored:tuple              # Height and width of the stored frames
     truths:tuple|None=None    # Per frame a depth map (.png), a scan (.bin) or None
     projection:np.ndarray|None=None # For scans, (3, 4)
+    forward:bool=False        # For scans: depth along the laser's axis
 
     def __len__(self)->int: return len(self.frames)
 
@@ -140,7 +142,7 @@ class Sequence:
         "Measured depth of frame number i, if there is any"
         path = None if self.truths is None else self.truths[i]
         if path is None: return None
-        if Path(path).suffix=='.bin': return project_lidar(read_lidar(path), self.projection, self.size)
+        if Path(path).suffix=='.bin': return project_lidar(read_lidar(path), self.projection, self.size, forward=self.forward)
         depth = read_depth(path)
         if depth.shape != tuple(self.size): raise ValueError(f"{path} has {depth.shape[1]} by {depth.shape[0]} pixels, but the calibration is for {self.size[1]} by {self.size[0]}")
         return depth
@@ -149,16 +151,16 @@ class Sequence:
         if not isinstance(i, (slice, list, np.ndarray)): raise TypeError(f"a part of a sequence is given by a slice or a list, got {type(i).__name__}; for one frame use frame({i})")
         chosen = range(len(self))[i] if isinstance(i, slice) else i
         pick = lambda o: None if o is None else tuple(o[int(j)] for j in chosen)
-        return Sequence(self.name, pick(self.frames), self.intrinsics, self.size, self.stored, pick(self.truths), self.projection)
+        return replace(self, frames=pick(self.frames), truths=pick(self.truths))
 
 # %% ../nbs/72_kitti.ipynb #5198140e
 _SUFFIXES = {'.png', '.jpg', '.jpeg'}
 
 def _pictures(folder)->list:
-    "The pictures of a folder in the order of their names"
+    "The pictures of a folder in the order of their names, in which numbers count as numbers"
     folder = Path(folder)
     if not folder.is_dir(): raise FileNotFoundError(f"no folder of frames {folder}")
-    paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)
+    paths = sorted((p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES), key=lambda p: [(int(o), '') if o.isdigit() else (-1, o) for o in re.split(r'(\d+)', p.name)])
     if not paths: raise FileNotFoundError(f"no frames (png or jpg) in {folder}")
     return paths
 
@@ -256,6 +258,7 @@ def read_split(
 def eigen_test(
     root,    # KITTI's folder of dates
     file,    # List of the test frames
+    forward:bool=True, # Depth along the laser's axis, as the evaluation of the reference model has it, instead of the camera's
 )->list: # Sequences of single frames, in the order of the list as far as a drive goes
     "The frames to be tested"
     wanted = {}
@@ -265,7 +268,7 @@ def eigen_test(
         s = raw_sequence(root, drive, camera)
         where = {int(p.stem): i for i,p in enumerate(s.frames)}
         if missing := [n for n in numbers if n not in where]: raise FileNotFoundError(f"{file} lists frame {missing[0]} of {drive}, which is not in {s.frames[0].parent}")
-        out.append(s[[where[n] for n in numbers]])
+        out.append(replace(s[[where[n] for n in numbers]], forward=forward))
     return out
 
 # %% ../nbs/72_kitti.ipynb #e08ae82c

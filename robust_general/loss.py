@@ -540,8 +540,9 @@ def _residual(input:Tensor, target:Tensor)->Tensor:
     for name,a in (('input', input), ('target', target)):
         if not isinstance(a, Tensor): raise TypeError(f"{name} must be a tensor, got {type(a).__name__}")
         if not a.is_floating_point(): raise TypeError(f"{name} must be a floating-point tensor, got {a.dtype}")
-    try: torch.broadcast_shapes(input.shape, target.shape)
+    try: shape = torch.broadcast_shapes(input.shape, target.shape)
     except RuntimeError: raise ValueError(f"shapes do not broadcast: input {tuple(input.shape)}, target {tuple(target.shape)}") from None
+    if shape not in (input.shape, target.shape): raise ValueError(f"input of shape {tuple(input.shape)} and target of shape {tuple(target.shape)} would make residuals of shape {tuple(shape)}; if that is meant, expand one of them")
     return input - target
 
 def _rows(x:Tensor)->Tensor|None: # None where that does not help
@@ -556,8 +557,8 @@ def _reduce(x:Tensor, weight:Tensor|None, reduction:str, fn:Callable)->Tensor:
     if weight is None:
         loss = fn(x)
         return loss if reduction=='none' else getattr(loss, reduction)()
-    try: x, weight = torch.broadcast_tensors(x, weight)
-    except RuntimeError: raise ValueError(f"shapes do not broadcast: residual {tuple(x.shape)}, weight {tuple(weight.shape)}") from None
+    try: weight = weight.expand(x.shape)
+    except RuntimeError: raise ValueError(f"a weight of shape {tuple(weight.shape)} does not broadcast to residuals of shape {tuple(x.shape)}") from None
     if weight.dtype==torch.bool: x = torch.where(weight, x, 0.)         # hides nan from the loss and from its gradient
     loss = fn(x)
     weight = weight.to(loss.dtype)

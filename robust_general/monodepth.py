@@ -139,7 +139,9 @@ class _WeightedNLL(torch.autograd.Function):
 
 def _weighted_nll(x:Tensor, alpha:Tensor, scale:float, weight:Tensor)->Tensor:
     "`((rho(x, alpha, scale) + log_partition(alpha))*weight).sum()`, the fast way where there is one"
-    if _plain(x) and _plain(alpha) and x.dtype==alpha.dtype and x.numel(): return _WeightedNLL.apply(x, alpha, scale, weight)
+    if _plain(x) and _plain(alpha) and x.dtype==alpha.dtype and x.numel():
+        total = _WeightedNLL.apply(x, alpha, scale, weight)
+        if total.isfinite(): return total                      # else a square has overflowed
     return ((rho(x, alpha.to(x), scale) + log_partition(alpha))*weight).sum()
 
 # %% ../nbs/73_monodepth.ipynb #7edc952c

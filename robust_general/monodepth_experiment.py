@@ -166,9 +166,12 @@ def learning_curve(
     folder, # Of a run
 )->tuple: # Steps, and the average error on the test frames
     "How a run came to its score"
-    rows = np.genfromtxt(Path(folder)/'metrics.csv', delimiter=',', names=True)
-    seen = ~np.isnan(rows['eval_Avg'])
-    return rows['step'][seen], rows['eval_Avg'][seen]
+    file = Path(folder)/'metrics.csv'
+    try:
+        rows = np.genfromtxt(file, delimiter=',', names=True)
+        seen = ~np.isnan(rows['eval_Avg'])
+        return rows['step'][seen], rows['eval_Avg'][seen]
+    except (IndexError, ValueError) as e: raise ValueError(f"{file} is damaged: {e}") from None
 
 # %% ../nbs/74_monodepth_experiment.ipynb #73ed705f
 def strips(

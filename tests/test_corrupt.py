@@ -273,16 +273,12 @@ def flipped(data, count=24):
         yield f"bit {bit} of byte {at} of {len(data)}", data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
-OPEN = pytest.mark.xfail(strict=True, reason="learning_curve of 74_monodepth_experiment does not say which file is damaged")
-EACH = [pytest.param(name, marks=[OPEN] * (name == "metrics of a run")) for name in READERS]
-
-
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", READERS)
 def test_truncated(tmp_path, name):
     assert damages(READERS[name], tmp_path, shorter) == []
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", READERS)
 def test_flipped_bits(tmp_path, name):
     assert damages(READERS[name], tmp_path, flipped) == []
 

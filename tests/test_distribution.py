@@ -26,6 +26,12 @@ def f64(*values, grad=False):
     return torch.tensor(values, dtype=torch.float64, requires_grad=grad)
 
 
+@pytest.fixture(autouse=True)
+def validated():
+    """The first torch.compile of a process turns torch's validation of arguments off."""
+    torch.distributions.Distribution.set_default_validate_args(True)
+
+
 # One of torch's own.
 
 
@@ -244,7 +250,7 @@ def test_nll_is_the_negative_log_prob(reduction, dtype):
 
 
 def test_nll_broadcasts_counts_every_element():
-    x, y = torch.randn(7, 1, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    x, y = torch.randn(7, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
     alpha = torch.rand(3, 1, 1, dtype=torch.float64)
     total = GeneralNLLLoss(alpha, 2.0, "sum")(x, y)
     torch.testing.assert_close(total, GeneralNLLLoss(alpha, 2.0, "none")(x, y).sum())

@@ -1,10 +1,13 @@
 """Contracts of the KITTI readers: layouts, damaged and missing files, batches; the notebook holds the formulas."""
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from robust_general.kitti import (
+    MINI_STILL,
     Sequence,
     Snippets,
     average_error,
@@ -20,6 +23,7 @@ from robust_general.kitti import (
     read_depth,
     read_split,
 )
+from robust_general.monodepth_experiment import find_depth_data, load_depth_data
 
 SIZE = (20, 60)
 P = np.array([[40.0, 0, 31, 2], [0, 40, 11, 0.1], [0, 0, 1, 0.003]])
@@ -88,6 +92,34 @@ def mini(tmp_path):
     with (root / "2011_09_26_drive_0005/calib.txt").open("a") as f:
         f.write(numbers("P_rect_03", P))
     return root
+
+
+def test_the_jam_is_for_neither(mini):
+    shutil.copytree(mini / "2011_09_26_drive_0005", mini / MINI_STILL[0])
+    assert {s.name.split()[0] for split in ("train", "test") for s in mini_sequences(split, mini)} == {"2011_09_26_drive_0005", "odometry_04_part"}
+
+
+def test_eigen_split_of_the_experiment(raw, monkeypatch):
+    """The branch of the paper's preset: KITTI's own folder with the three files of the split."""
+    (raw / "test_scenes_eigen.txt").write_text("2011_09_26_drive_0013\n")
+    (raw / "static_frames.txt").write_text("2011_09_26 2011_09_26_drive_0001_sync 0000000000\n")
+    (raw / "test_files_eigen.txt").write_text("2011_09_26/2011_09_26_drive_0013_sync/image_02/data/0000000001.png\n")
+    monkeypatch.setenv("ROBUST_GENERAL_DATA", str(raw.parent))
+    assert find_depth_data() == str(raw)
+    data = load_depth_data("quick")
+    assert len(data["train"]) == 2 and data["images"].shape == (1, 3, 32, 104) and data["crop"] and data["data"] == "KITTI, Eigen's split"
+    ours, laser = raw_sequence(raw, "2011_09_26_drive_0013").truth(1), data["truths"][0]
+    points = scan(1)[0]
+    seen = (ours > 0) & (laser > 0)
+    assert seen.sum() > 100 and np.isin(laser[seen].astype(np.float32), points[:, 0]).all() and not np.isin(ours[seen].astype(np.float32), points[:, 0]).all()
+
+
+def test_frames_are_counted(tmp_path):
+    film = tmp_path / "film"
+    write_frames(film, 3)
+    for i, p in enumerate(sorted(film.iterdir())):
+        p.rename(film / f"frame{(2, 10, 1)[i]}.png")
+    assert [p.name for p in folder_sequence(film, np.eye(3)).frames] == ["frame1.png", "frame2.png", "frame10.png"]
 
 
 def test_lidar_agrees_with_the_depth_maps(raw, mini):

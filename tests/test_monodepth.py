@@ -16,6 +16,7 @@ from robust_general.monodepth import (
     predict_depth,
     score_depth,
 )
+from robust_general.monodepth_experiment import PRESETS
 from robust_general.training import Batches, meta_step, train
 
 SIZE = (32, 64)
@@ -68,6 +69,14 @@ def test_a_batch_is_the_mean_of_its_members(variant, batch):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_nothing_is_left_on_the_cpu(variant, batch):
     assert all(v.device.type == "meta" for v in meta_step(small(variant), batch).values())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_step_of_the_paper(variant):
+    """At its size, width and batch, without arithmetic: shapes fit, and all of it would follow to a GPU."""
+    p = PRESETS["paper"]
+    model = make_monodepth(variant, p["size"], p["width"], smooth=p["smooth"], normalize=p["normalize"], augment=True)
+    assert set(meta_step(model, random_batch(p["batch"], p["size"]))) >= {"loss"}
 
 
 @pytest.mark.parametrize("variant", ["baseline", "annealed", "adaptive"])
