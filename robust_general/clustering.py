@@ -6,8 +6,10 @@
 from __future__ import annotations
 import math, warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from math import inf
 from numbers import Integral, Real
+from threading import Lock
 from typing import Callable
 
 import numpy as np
@@ -21,6 +23,7 @@ from scipy.spatial import cKDTree
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.preprocessing import minmax_scale, normalize, scale as standardise
 from sklearn.utils.validation import check_array, validate_data
+from threadpoolctl import threadpool_limits
 
 from .loss import rho
 from .weights import irls_weight
@@ -387,6 +390,20 @@ def _graph(o:RobustContinuousClustering, X, connectivity, n_jobs:int)->sp.csr_ma
     return g
 
 # %% ../nbs/50_clustering.ipynb #b0f5b60e
+_lock, _limits = Lock(), {'fits': 0}
+
+@contextmanager
+def _one_thread():
+    "Threads share the blocks, as `n_jobs` says; two that share one small product mostly wait for each other, at many times the cost"
+    with _lock:
+        if not _limits['fits']: _limits.update(torch=torch.get_num_threads(), others=threadpool_limits(1)); torch.set_num_threads(1)
+        _limits['fits'] += 1
+    try: yield
+    finally:
+        with _lock:                                                    # of fits at the same time, the last one opens the gate
+            _limits['fits'] -= 1
+            if not _limits['fits']: _limits['others'].restore_original_limits(); torch.set_num_threads(_limits['torch'])
+
 def _fit(o:RobustContinuousClustering, X, connectivity)->RobustContinuousClustering:
     "Cluster `X` and set what the estimator has learnt"
     _check(o)
@@ -396,9 +413,10 @@ def _fit(o:RobustContinuousClustering, X, connectivity)->RobustContinuousCluster
     X = X.toarray() if sp.issparse(X) else X
     with ThreadPoolExecutor(n_jobs) as pool:
         reps = _Representatives(X, graph, o.solver, o.solver_tol, pool.map if n_jobs > 1 else map)
-        mu, delta, o.epsilon_ = _thresholds(reps.lengths(), math.sqrt(np.einsum('ij,ij->', X, X)/len(X)))
-        o.history_ = _anneal(reps, o, mu, delta, o.max_iter if mu else 0)    # nothing but duplicates: nothing to move
-        near, s = reps.lengths() <= o.epsilon_, reps.system
+        with _one_thread():
+            mu, delta, o.epsilon_ = _thresholds(reps.lengths(), math.sqrt(np.einsum('ij,ij->', X, X)/len(X)))
+            o.history_ = _anneal(reps, o, mu, delta, o.max_iter if mu else 0)    # nothing but duplicates: nothing to move
+            near, s = reps.lengths() <= o.epsilon_, reps.system
     together = sp.coo_matrix((np.ones(near.sum()), (s.i[near], s.j[near])), graph.shape)
     labels = connected_components(together, directed=False)[1][reps.back]
     first = np.unique(labels, return_index=True)[1]

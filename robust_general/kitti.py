@@ -96,7 +96,7 @@ def project_lidar(
     if points.ndim != 2 or points.shape[1] not in (3, 4): raise ValueError(f"points must have shape (n, 3) or (n, 4), got {points.shape}")
     if P.shape != (3, 4): raise ValueError(f"projection must have shape (3, 4), got {P.shape}")
     u, v, z = P[:, :3] @ points[:, :3].T + P[:, 3:]
-    ahead = z > 0
+    ahead = (z > 0) & (points[:, 0] > 0) if forward else z > 0
     u, v, z = u[ahead]/z[ahead], v[ahead]/z[ahead], points[ahead, 0] if forward else z[ahead]
     col, row = np.rint(u) - first, np.rint(v) - first
     inside = (col >= 0) & (col < w) & (row >= 0) & (row < h)

@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 pytest.importorskip("sklearn")
 from sklearn.base import clone
@@ -237,3 +238,28 @@ def test_graph_spans_what_the_neighbours_span():
 def test_import_without_sklearn():
     code = "import robust_general, sys; assert not any(m.split('.')[0] in ('sklearn', 'joblib', 'pynndescent', 'dask') for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_threads_are_given_back():
+    """A fit keeps torch and BLAS to one thread; several at once, and one that fails, leave them as they were."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from threadpoolctl import threadpool_info
+
+    def threads():
+        return torch.get_num_threads(), sorted((o["filepath"], o["num_threads"]) for o in threadpool_info() if o["user_api"] == "blas")
+
+    before = threads()
+    X = np.random.default_rng(0).normal(size=(300, 20))
+    with ThreadPoolExecutor(4) as pool:
+        labels = list(pool.map(lambda _: RobustContinuousClustering(solver="cg").fit(X).labels_, range(8)))
+    assert all((o == labels[0]).all() for o in labels) and threads() == before
+
+    def fails(*a):
+        raise RuntimeError("stop")
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr("robust_general.clustering._anneal", fails)
+        with pytest.raises(RuntimeError, match="stop"):
+            RobustContinuousClustering().fit(X)
+    assert threads() == before
