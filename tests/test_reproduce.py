@@ -243,9 +243,10 @@ def test_the_plan_adds_up():
 
 
 def test_without_data_it_takes_at_most_twenty_minutes():
-    """By the recorded times of this book, on two cores; pages without a recorded time cannot count."""
-    seconds, unknown = reproduce.total_time(reproduce.writers(), reproduce.read_manifest(), {"slow"}, 2)
-    assert seconds <= 20 * 60, reproduce.about(seconds)
+    """By the recorded times of this book, on two cores. One page needs open3d, which a clean checkout does not have."""
+    pages = [nb for nb in reproduce.writers() if nb.stem != "91c_bench_registration"]
+    seconds, unknown = reproduce.total_time(pages, reproduce.read_manifest(), {"slow"}, 2)
+    assert seconds <= 20 * 60 and not unknown, reproduce.about(seconds)
 
 
 def test_inputs_are_what_is_imported(project, monkeypatch):
