@@ -65,6 +65,7 @@ def load_depth_data(
     images, truths = _test_frames(tests, p['size'])
     return dict(train=Snippets(drives, p['size']), images=images, truths=truths, crop=True, data=name)
 
+# %% ../nbs/74_monodepth_experiment.ipynb #5b1c0f3e
 def flat_score(data:dict)->dict:
     "What a network scores that knows nothing: the same depth for all pixels of an image, which median scaling makes its median"
     return mean_metrics(evaluate_depth(np.ones(np.shape(t)), t, crop=data['crop']) for t in data['truths'])
