@@ -3,7 +3,6 @@ import math
 import pickle
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from sklearn.datasets import load_digits, load_iris, make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from robust_general.clustering import RobustContinuousClustering, edge_loss, edge_scale, edge_weight, mutual_graph, nearest
+from robust_general.clustering import RobustContinuousClustering, _pynndescent, edge_loss, edge_scale, edge_weight, mutual_graph, nearest
 
 
 @parametrize_with_checks([RobustContinuousClustering()])
@@ -90,19 +89,22 @@ def test_connectivity_of_the_wrong_shape(digits, shape):
         RobustContinuousClustering().fit(digits, connectivity=np.ones(shape))
 
 
-def test_approximate_neighbours(digits, fitted, monkeypatch):
-    """The real package compiles for a minute, so one with its interface stands in."""
-    from sklearn.neighbors import NearestNeighbors
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_approximate_neighbours(digits, metric):
+    """The real package, which compiles for a while when it is first asked."""
+    pytest.importorskip("pynndescent")
+    exact, found = (RobustContinuousClustering(neighbors=how, metric=metric).fit(digits) for how in ("exact", "pynndescent"))
+    common = (exact.graph_ > 0).multiply(found.graph_ > 0).nnz
+    assert common > 0.97 * exact.graph_.nnz and adjusted_rand_score(exact.labels_, found.labels_) > 0.9
+    i, d = _pynndescent(digits, 10, metric)
+    assert i.shape == d.shape == (len(digits), 10) and not (i == np.arange(len(digits))[:, None]).any() and (np.diff(d, axis=1) >= 0).all()
 
-    class NNDescent:
-        def __init__(self, data, n_neighbors, random_state, n_jobs):
-            d, i = NearestNeighbors(n_neighbors=n_neighbors).fit(data).kneighbors(data)
-            self.neighbor_graph = i, d
 
-    module = types.ModuleType("pynndescent")
-    module.NNDescent = NNDescent
-    monkeypatch.setitem(sys.modules, "pynndescent", module)
-    assert (RobustContinuousClustering(neighbors="pynndescent").fit_predict(digits) == fitted.labels_).all()
+def test_approximate_neighbours_of_duplicates():
+    """So many that a point is not among its own neighbours; they stay together all the same."""
+    pytest.importorskip("pynndescent")
+    X = np.repeat(np.eye(4, 8), 30, 0)
+    assert (RobustContinuousClustering(neighbors="pynndescent").fit_predict(X) == np.repeat(range(4), 30)).all()
 
 
 def test_approximate_neighbours_not_installed(digits, monkeypatch):
