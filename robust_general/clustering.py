@@ -63,6 +63,11 @@ def edge_loss(d:np.ndarray, mu:float, alpha:float=-2., scale_map:str='curvature'
 # %% ../nbs/50_clustering.ipynb #c29f21b3
 _PREPROCESSING = ('norm', 'scale', 'minmax', None)
 
+def _unit(X):
+    "Rows at length 1, rows of zeros left as they are; squares of very large or small entries neither overflow nor vanish"
+    e = math.frexp(max(X.max(), -X.min()))[1]
+    return normalize(X if abs(e) < 50 else X.astype(np.float64)*2.**-max(e, -1000))
+
 def preprocess(
     X,              # Array or sparse matrix, samples in rows
     how:str='norm', # 'norm': rows to length sqrt(D). 'scale': columns to mean 0, variance 1. 'minmax': columns to [0, 1]. None: as it is
@@ -70,8 +75,8 @@ def preprocess(
     "Bring data to the scale that the schedule expects"
     if how not in _PREPROCESSING: raise ValueError(f"preprocessing must be one of {_PREPROCESSING}, got {how!r}")
     if how is None: return X
-    if how=='norm': return normalize(X)*math.sqrt(X.shape[1])
-    if sp.issparse(X): raise ValueError(f"preprocessing {how!r} would make a sparse X dense; use 'norm' or None")
+    if how=='norm': return _unit(X)*math.sqrt(X.shape[1])
+    if sp.issparse(X): raise ValueError(f"preprocessing {how!r} is not defined for a sparse X; use 'norm' or None")
     return (standardise if how=='scale' else minmax_scale)(X)
 
 # %% ../nbs/50_clustering.ipynb #85a9919a
@@ -79,7 +84,7 @@ _TREE = 24    # dimensions up to which a k-d tree is faster
 
 def _directions(X):
     "Rows of length 1; rows of zeros share a direction of their own"
-    Z = normalize(X)
+    Z = _unit(X)
     zero = np.asarray(abs(Z).sum(1)).reshape(-1,1) == 0
     if not zero.any(): return Z
     return sp.hstack([Z, sp.csr_matrix(zero, dtype=Z.dtype)], 'csr') if sp.issparse(Z) else np.hstack([Z, zero])
@@ -93,22 +98,46 @@ def _distances(Z, p, q, cells:int=2**22)->np.ndarray:
     return np.sqrt(out)
 
 # %% ../nbs/50_clustering.ipynb #5b46eaad
+def _centred(Z, dtype):
+    "Rows about their mean, so that fewer digits cancel (a sparse matrix stays where it is), and half their squared lengths"
+    if sp.issparse(Z):
+        S = Z.tocsr().astype(dtype)
+        return S, torch.as_tensor(np.asarray(S.multiply(S).sum(1)).ravel()/2)
+    S = torch.as_tensor(np.ascontiguousarray(Z - Z.mean(0), dtype=dtype))
+    return S, (S*S).sum(1)/2
+
+def _candidates(S, half, rows:np.ndarray, take:int):
+    "The nearest to each of `rows`: half of its squared length less half of the squared distance, and which they are"
+    dots = torch.as_tensor((S[rows]@S.T).toarray()) if sp.issparse(S) else S[rows]@S.T
+    return dots.sub_(half).topk(take)
+
+# %% ../nbs/50_clustering.ipynb #856b3350
 def _nearest_blocks(Z, k:int, extra:int=8, cells:int=2**24):
     "The `k` rows nearest to each row, itself included, and their distances"
-    n, sparse = Z.shape[0], sp.issparse(Z)
-    out, far, take, rows = np.empty((n,k), np.int64), np.empty((n,k)), min(n, k+extra), max(1, cells//n)
-    S = Z.tocsr() if sparse else torch.as_tensor(np.ascontiguousarray(Z - Z.mean(0), dtype=np.float32))   # centred: fewer digits cancel
-    half = torch.as_tensor(np.asarray(S.multiply(S).sum(1)).ravel()/2) if sparse else (S*S).sum(1)/2
-    for a in range(0, n, rows):
-        at = slice(a, min(n, a+rows))
-        dots = torch.as_tensor((S[at]@S.T).toarray()) if sparse else S[at]@S.T
-        i = (dots - half.to(dots.dtype)).topk(take).indices.numpy()
-        d = _distances(Z, np.repeat(np.arange(at.start, at.stop), take), i.ravel()).reshape(i.shape)
+    n, single, double = Z.shape[0], None, _centred(Z, np.float64) if sp.issparse(Z) else None
+    out, far, take, step = np.empty((n,k), np.int64), np.empty((n,k)), min(n, k+extra), max(1, cells//n)
+    for rows in (np.arange(a, min(n, a+step)) for a in range(0, n, step)):
+        if sp.issparse(Z): i = _candidates(*double, rows, take).indices
+        else:
+            S, half = single = single or _centred(Z, np.float32)
+            score, i = _candidates(S, half, rows, take)
+            unsure = score[:,k-1] - score[:,-1] < 4e-6*torch.sqrt(half[rows]*half.max())    # rounding of two products, about 1e-6 of the lengths each
+            if take < n and unsure.any():
+                double = double or _centred(Z, np.float64)
+                i[unsure] = _candidates(*double, rows[unsure.numpy()], take).indices
+        i = i.numpy()
+        d = _distances(Z, np.repeat(rows, take), i.ravel()).reshape(i.shape)
         best = np.lexsort((i, d))[:,:k]
-        out[at], far[at] = np.take_along_axis(i, best, 1), np.take_along_axis(d, best, 1)
+        out[rows], far[rows] = np.take_along_axis(i, best, 1), np.take_along_axis(d, best, 1)
     return out, far
 
 # %% ../nbs/50_clustering.ipynb #388656f0
+def _others(i:np.ndarray, d:np.ndarray)->tuple:
+    "Neighbours without the point itself"
+    own = i == np.arange(len(i))[:,None]
+    own[~own.any(1), -1] = True            # so many duplicates that the point itself is not listed
+    return tuple(a[~own].reshape(len(i), -1) for a in (i,d))
+
 def nearest(
     X,                     # Array or sparse matrix, samples in rows
     n_neighbors:int=10,    # Per point, itself not counted
@@ -116,13 +145,11 @@ def nearest(
     n_jobs:int=1,          # Threads of the k-d tree
 )->tuple: # Indices, and distances (for 'cosine' those of the rows at length 1), nearest first
     "Exact nearest neighbours of every row among the others"
-    Z, n = _directions(X) if metric=='cosine' else X, X.shape[0]
+    Z = _directions(X) if metric=='cosine' else X
     if not sp.issparse(Z) and Z.shape[1] <= _TREE:
         d,i = cKDTree(Z, leafsize=24, balanced_tree=False).query(Z, n_neighbors+1, workers=n_jobs)    # a fifth faster than the defaults
     else: i,d = _nearest_blocks(Z, n_neighbors+1)
-    own = i == np.arange(n)[:,None]
-    own[~own.any(1), -1] = True            # so many duplicates that the point itself is not listed
-    return tuple(a[~own].reshape(n, n_neighbors) for a in (i,d))
+    return _others(i, d)
 
 # %% ../nbs/50_clustering.ipynb #895fa64e
 def mutual_graph(
@@ -284,10 +311,11 @@ def _solve(reps:_Representatives, w:np.ndarray, lam:float)->float:
     return sum(its for _,its in new)/len(new)
 
 # %% ../nbs/50_clustering.ipynb #98ec8e46
-def _thresholds(d:np.ndarray, typical:float)->tuple: # 0, 0, 0 if there are only near-duplicates
+def _thresholds(d:np.ndarray, typical:float)->tuple: # 0, 0, 0 if no edge has a length
     "The first `mu`, `delta` and `epsilon` from the edge lengths of the data"
-    top, d = math.ceil(len(d)/100), np.sort(d[d >= typical/100])
-    return (3*d[-1]**2, d[:min(250, top)].mean(), d[:top].mean()) if len(d) and d[-1] > 0 else (0., 0., 0.)
+    if not d.any(): return 0., 0., 0.
+    top, d = math.ceil(len(d)/100), np.sort(np.where(d >= typical/100, d, d.max()))
+    return 3*d[-1]**2, d[:min(250, top)].mean(), d[:top].mean()
 
 # %% ../nbs/50_clustering.ipynb #60c0b03e
 def _anneal(reps:_Representatives, o, mu:float, delta:float, max_iter:int)->dict:
@@ -315,9 +343,8 @@ def _pynndescent(X, n_neighbors:int, metric:str='cosine', n_jobs:int=1)->tuple:
     except ImportError as e: raise ImportError("neighbors='pynndescent' needs the package pynndescent") from e
     Z = _directions(X) if metric=='cosine' else X
     i,d = NNDescent(Z, n_neighbors=n_neighbors+1, random_state=0, n_jobs=n_jobs).neighbor_graph
-    own = i == np.arange(len(i))[:,None]
-    own[~own.any(1), -1] = True
-    return tuple(a[~own].reshape(len(i), n_neighbors) for a in (i,d))
+    if (lost := (i < 0).any(1).sum()): raise RuntimeError(f"pynndescent found fewer than {n_neighbors} neighbours for {lost} of {len(i)} points; use neighbors='exact'")
+    return _others(i, d)
 
 _NEIGHBORS = {'exact': nearest, 'pynndescent': _pynndescent}
 
@@ -337,7 +364,7 @@ class RobustContinuousClustering(ClusterMixin, BaseEstimator):
         max_iter:int=100,                  # Linear systems, at most
         inner_iter:int=4,                  # Of them at one scale
         objective_tol:float=.1,            # The objective counts as settled when it moves by less
-        n_jobs:int|None=None,              # Threads, over blocks of columns
+        n_jobs:int|None=None,              # Threads over blocks of columns, and of the k-d tree; products of whole matrices use as many as torch and BLAS do
         verbose:bool|int=False,            # Say what happens, line by line
     ):
         self.alpha, self.n_neighbors, self.metric, self.preprocessing, self.scale_map = alpha, n_neighbors, metric, preprocessing, scale_map
@@ -350,7 +377,7 @@ class RobustContinuousClustering(ClusterMixin, BaseEstimator):
         return tags
 
     def fit(self,
-        X,                  # Array or sparse matrix, samples in rows
+        X,                  # Array or sparse matrix, samples in rows; made dense once the neighbours are known, for the representatives are
         y=None,             # Ignored
         connectivity=None,  # Samples by samples, array or sparse; entries other than 0 are edges
     ):
@@ -382,7 +409,7 @@ def _graph(o:RobustContinuousClustering, X, connectivity, n_jobs:int)->sp.csr_ma
     else:
         g = check_array(connectivity, accept_sparse='csr', ensure_min_samples=0, ensure_min_features=0, input_name='connectivity')
         if g.shape != (n,n): raise ValueError(f"connectivity must be {n} by {n}, got {g.shape[0]} by {g.shape[1]}")
-        g = abs(sp.csr_matrix(g))
+        g = (sp.csr_matrix(g) != 0).astype(np.float64)          # small integers would overflow in the sum
     g = sp.csr_matrix(g + g.T - sp.diags(2*g.diagonal()))
     g.eliminate_zeros()
     degree = np.diff(g.indptr).astype(np.float64)
@@ -409,12 +436,15 @@ def _fit(o:RobustContinuousClustering, X, connectivity)->RobustContinuousCluster
     _check(o)
     X = validate_data(o, X, accept_sparse='csr', dtype=(np.float64, np.float32), ensure_min_samples=2)
     X, n_jobs = preprocess(X, o.preprocessing), effective_n_jobs(o.n_jobs)
+    if (top := max(X.max(), -X.min())) and not 1e-15 < top < 1e15: raise ValueError(f"the entries of X reach {top:.3g}, too far from 1 to be squared in single precision; give them another unit, or use preprocessing='norm'")
     graph = _graph(o, X, connectivity, n_jobs)
     X = X.toarray() if sp.issparse(X) else X
     with ThreadPoolExecutor(n_jobs) as pool:
         reps = _Representatives(X, graph, o.solver, o.solver_tol, pool.map if n_jobs > 1 else map)
         with _one_thread():
-            mu, delta, o.epsilon_ = _thresholds(reps.lengths(), math.sqrt(np.einsum('ij,ij->', X, X)/len(X)))
+            typical = math.sqrt(np.einsum('ij,ij->', X, X)/len(X))
+            mu, delta, o.epsilon_ = _thresholds(reps.lengths(), typical)
+            if mu < delta and (longest := math.sqrt(mu/3)) >= typical/100: warnings.warn(f"the longest edge is {longest:.3g}: mu, a squared distance, starts below delta, a distance, and the schedule ends where it begins; to tell more apart, give X a smaller unit and set preprocessing=None")
             o.history_ = _anneal(reps, o, mu, delta, o.max_iter if mu else 0)    # nothing but duplicates: nothing to move
             near, s = reps.lengths() <= o.epsilon_, reps.system
     together = sp.coo_matrix((np.ones(near.sum()), (s.i[near], s.j[near])), graph.shape)

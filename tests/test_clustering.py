@@ -3,6 +3,8 @@ import math
 import pickle
 import subprocess
 import sys
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,9 +73,11 @@ def test_more_dimensions_than_points():
     assert (labels[0] == labels[1]).all() and adjusted_rand_score(labels[0], y) == 1
 
 
-@pytest.mark.parametrize("dtype", [bool, int, float])
-def test_connectivity(digits, fitted, dtype):
+@pytest.mark.parametrize("dtype, value", [(bool, True), (int, 1), (float, -0.5), (np.uint8, 128), (np.uint8, 255), (np.int8, -128)])
+def test_connectivity(digits, fitted, dtype, value):
+    """Any entry but 0 is an edge, also one whose double overflows."""
     graph = (fitted.graph_ > 0).astype(dtype)
+    graph.data[:] = value
     for g in (graph, graph.toarray(), sp.triu(graph), graph + sp.eye(len(digits), dtype=dtype)):
         assert (RobustContinuousClustering().fit(digits, connectivity=g).labels_ == fitted.labels_).all()
 
@@ -105,6 +109,26 @@ def test_approximate_neighbours_of_duplicates():
     pytest.importorskip("pynndescent")
     X = np.repeat(np.eye(4, 8), 30, 0)
     assert (RobustContinuousClustering(neighbors="pynndescent").fit_predict(X) == np.repeat(range(4), 30)).all()
+
+
+def test_approximate_neighbours_of_a_sparse_matrix(digits):
+    pytest.importorskip("pynndescent")
+    exact, found = (RobustContinuousClustering(neighbors=how).fit(sp.csr_matrix(digits)) for how in ("exact", "pynndescent"))
+    assert (exact.graph_ > 0).multiply(found.graph_ > 0).nnz > 0.97 * exact.graph_.nnz
+
+
+def test_approximate_neighbours_that_are_missing(digits, monkeypatch):
+    """pynndescent marks those it has not found with -1."""
+
+    class Fails:
+        def __init__(self, X, n_neighbors, **kw):
+            i, d = nearest(X, n_neighbors)
+            i[:3, -1] = -1
+            self.neighbor_graph = i, d
+
+    monkeypatch.setitem(sys.modules, "pynndescent", SimpleNamespace(NNDescent=Fails))
+    with pytest.raises(RuntimeError, match="fewer than 10 neighbours for 3 of 500 points"):
+        RobustContinuousClustering(neighbors="pynndescent").fit(digits)
 
 
 def test_approximate_neighbours_not_installed(digits, monkeypatch):
@@ -169,9 +193,10 @@ def test_not_finite(bad, make):
         RobustContinuousClustering().fit(make(X))
 
 
-def test_sparse_stays_sparse():
-    with pytest.raises(ValueError, match="would make a sparse X dense"):
-        RobustContinuousClustering(preprocessing="scale").fit(sp.csr_matrix(load_iris().data))
+@pytest.mark.parametrize("how", ["scale", "minmax"])
+def test_no_columns_of_a_sparse_matrix(how):
+    with pytest.raises(ValueError, match=f"{how!r} is not defined for a sparse X"):
+        RobustContinuousClustering(preprocessing=how).fit(sp.csr_matrix(load_iris().data))
 
 
 @pytest.mark.parametrize("n", [2, 3, 9, 10, 11])
@@ -180,6 +205,7 @@ def test_fewer_samples_than_neighbours(n):
     assert found.labels_.shape == (n,) and found.n_clusters_ <= n
 
 
+@pytest.mark.filterwarnings("ignore:the longest edge")
 def test_one_cluster():
     X = 100 + np.random.default_rng(0).normal(size=(200, 20))
     assert RobustContinuousClustering().fit(X).n_clusters_ == 1
@@ -198,11 +224,68 @@ def test_all_equal():
     assert found.n_clusters_ == 1 and found.n_iter_ == 1 and len(found.history_["mu"]) == 0
 
 
-def test_constant_columns(digits):
-    X, labels = load_iris().data, {}
-    for how in ("scale", "minmax"):
-        pair = [RobustContinuousClustering(metric="euclidean", preprocessing=how).fit_predict(Z) for Z in (X, np.hstack([X, np.full((150, 2), 7.0)]))]
-        assert adjusted_rand_score(*pair) > 0.5 and np.isfinite(pair[1]).all()
+@pytest.mark.parametrize("how", ["scale", "minmax"])
+def test_constant_columns(how):
+    """They become zeros, and all else is as without them."""
+    X = load_iris().data
+    plain, more = (RobustContinuousClustering(metric="euclidean", preprocessing=how).fit(Z) for Z in (X, np.hstack([X, np.full((150, 2), 7.0)])))
+    assert (plain.labels_ == more.labels_).all()
+    assert np.allclose(more.representatives_[:, :4], plain.representatives_, atol=1e-5) and np.allclose(more.representatives_[:, 4:], 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [1e-5, 1e-4, 1e-3])
+def test_near_duplicates(noise):
+    """Every edge is short against the points themselves: clumps, not as many clusters as points."""
+    X = np.repeat(np.eye(3, 8), 40, 0) + noise * np.random.default_rng(0).normal(size=(120, 8))
+    assert (RobustContinuousClustering().fit_predict(X) == np.repeat(range(3), 40)).all()
+
+
+@pytest.mark.filterwarnings("ignore:the longest edge")
+@pytest.mark.parametrize("offset", [100, 150, 1000])
+@pytest.mark.parametrize("make", [np.asarray, np.float32, sp.csr_matrix])
+def test_far_from_the_origin(offset, make):
+    X = offset + np.random.default_rng(0).normal(size=(200, 20))
+    assert RobustContinuousClustering().fit(make(X)).n_clusters_ == 1
+
+
+@pytest.mark.parametrize("make", [np.asarray, np.float32, sp.csr_matrix, lambda X: sp.csr_matrix(X.astype(np.float32))])
+@pytest.mark.parametrize("gap, offset", [(2e4, 0.0), (20.0, 1000.0)])
+def test_neighbours_in_tiny_clusters(gap, offset, make):
+    """Clusters small against the distance between them, or from the origin: rounding must not lose a neighbour."""
+    X = np.random.default_rng(0).normal(size=(300, 40)) + offset + gap * (np.arange(300) < 150)[:, None]
+    X = make(X)
+    full = (X.toarray() if sp.issparse(X) else X).astype(np.float64)
+    d = np.linalg.norm(full[:, None] - full, axis=2) + 1e9 * np.eye(300)
+    i, _ = nearest(X, 10, "euclidean")
+    assert np.allclose(np.sort(np.take_along_axis(d, i, 1)), np.sort(d)[:, :10], rtol=1e-3 * np.finfo(X.dtype).eps / 1e-7)
+
+
+def test_directions_that_hardly_differ():
+    X = np.ones((300, 40)) + 3e-5 * np.random.default_rng(0).normal(size=(300, 40))
+    Z = X / np.linalg.norm(X, axis=1, keepdims=True)
+    d = np.linalg.norm(Z[:, None] - Z, axis=2) + 9 * np.eye(300)
+    assert (nearest(X, 10)[0] == np.argsort(d)[:, :10]).mean() > 0.999
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e20, 1e-200, 1e200])
+def test_units_do_not_matter_to_directions(digits, fitted, unit):
+    for dtype in (np.float64,) if abs(math.log10(unit)) > 30 else (np.float32, np.float64):
+        for make in (np.asarray, sp.csr_matrix):
+            assert adjusted_rand_score(RobustContinuousClustering().fit_predict(make((digits * unit).astype(dtype))), fitted.labels_) > 0.99
+
+
+@pytest.mark.parametrize("unit", [1e-20, 1e20])
+def test_units_beyond_single_precision(digits, unit):
+    with pytest.raises(ValueError, match=f"entries of X reach 1.6e.{abs(int(math.log10(unit))) + int(math.copysign(1, unit - 1))}"):
+        RobustContinuousClustering(metric="euclidean", preprocessing=None).fit(digits * unit)
+
+
+def test_units_too_large_for_the_schedule(digits):
+    with pytest.warns(UserWarning, match="the longest edge is .*give X a smaller unit and set preprocessing=None"):
+        RobustContinuousClustering(metric="euclidean", preprocessing=None).fit(digits * 1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RobustContinuousClustering().fit(digits)
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
