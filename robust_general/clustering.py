@@ -360,7 +360,7 @@ class RobustContinuousClustering(ClusterMixin, BaseEstimator):
         lam_min:float=10.,                 # Least weight of the edges against the data; only small data sets come near it
         neighbors:str|Callable='exact',    # 'exact', 'pynndescent', or a function like `nearest`
         solver:str='auto',                 # 'cg', 'direct', or whichever suits the size
-        solver_tol:float=1e-3,             # Residual of 'cg', relative to the data
+        solver_tol:float=3e-4,             # Residual of 'cg', relative to the data
         max_iter:int=100,                  # Linear systems, at most
         inner_iter:int=4,                  # Of them at one scale
         objective_tol:float=.1,            # The objective counts as settled when it moves by less
