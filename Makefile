@@ -30,7 +30,7 @@ $(INSTALLED):
 	@touch $@
 
 reproduce: $(INSTALLED) ## Regenerate every figure and table, beside the paper's (ONLY=table3, DATA=folder, PRESET=paper, PLAN=1)
-	@$(PY) -m tools.reproduce $(if $(PLAN),--plan) $(if $(CHANGED),--changed) $(if $(FORCE),--force) $(if $(JOBS),--jobs $(JOBS)) $(ONLY)
+	@$(PY) -m tools.reproduce $(if $(PLAN),--plan) $(if $(CHANGED),--changed) $(if $(FORCE),--force) $(if $(RECHECK),--recheck) $(if $(JOBS),--jobs $(JOBS)) $(ONLY)
 
 test: $(INSTALLED) ## Check that notebooks, modules and README agree; run every notebook's assertions and tests/
 	@$(PY) -m tools.sync

@@ -6,7 +6,7 @@
 from __future__ import annotations
 import math, warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import inf
 from numbers import Integral, Real
 from threading import Lock
@@ -21,6 +21,7 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree, re
 from scipy.sparse.linalg import eigsh, splu
 from scipy.spatial import cKDTree
 from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import minmax_scale, normalize, scale as standardise
 from sklearn.utils.validation import check_array, validate_data
 from threadpoolctl import threadpool_limits
@@ -53,7 +54,7 @@ def edge_weight(
     scale_map:str='curvature', # As in `edge_scale`
 )->np.ndarray: # In [0, 1]; 1 at distance 0
     "How much an edge still counts"
-    return irls_weight(d/edge_scale(mu, alpha, scale_map), alpha)        # at unit scale: 1 at 0, to the last digit
+    return irls_weight(np.asarray(d)/edge_scale(mu, alpha, scale_map), alpha)        # at unit scale: 1 at 0, to the last digit
 
 def edge_loss(d:np.ndarray, mu:float, alpha:float=-2., scale_map:str='curvature')->np.ndarray:
     "What an edge adds to the objective: half the squared distance while it is short"
@@ -63,10 +64,23 @@ def edge_loss(d:np.ndarray, mu:float, alpha:float=-2., scale_map:str='curvature'
 # %% ../nbs/50_clustering.ipynb #c29f21b3
 _PREPROCESSING = ('norm', 'scale', 'minmax', None)
 
+def _canonical(X):
+    "A sparse matrix with sorted indices and nothing twice; the caller's own stays as it is"
+    if not sp.issparse(X) or X.has_canonical_format: return X
+    X = X.copy()
+    X.sum_duplicates()
+    return X
+
+def _floats(X):
+    "Checked as scikit-learn does, in floats"
+    return _canonical(check_array(X, accept_sparse='csr', dtype=(np.float64, np.float32)))
+
 def _unit(X):
-    "Rows at length 1, rows of zeros left as they are; squares of very large or small entries neither overflow nor vanish"
-    e = math.frexp(max(X.max(), -X.min()))[1]
-    return normalize(X if abs(e) < 50 else X.astype(np.float64)*2.**-max(e, -1000))
+    "Rows at length 1, rows of zeros left as they are; a power of two first, so that squares neither overflow nor vanish"
+    low, top = (o.toarray().ravel() if sp.issparse(o) else o for o in (X.min(1), X.max(1)))
+    e = -np.frexp(np.maximum(top, -low))[1]
+    if not sp.issparse(X): return normalize(np.ldexp(X, e[:,None]), copy=False)
+    return normalize(sp.csr_matrix((np.ldexp(X.data, np.repeat(e, np.diff(X.indptr))), X.indices, X.indptr), X.shape), copy=False)
 
 def preprocess(
     X,              # Array or sparse matrix, samples in rows
@@ -74,6 +88,7 @@ def preprocess(
 ):
     "Bring data to the scale that the schedule expects"
     if how not in _PREPROCESSING: raise ValueError(f"preprocessing must be one of {_PREPROCESSING}, got {how!r}")
+    X = _floats(X)
     if how is None: return X
     if how=='norm': return _unit(X)*math.sqrt(X.shape[1])
     if sp.issparse(X): raise ValueError(f"preprocessing {how!r} is not defined for a sparse X; use 'norm' or None")
@@ -81,6 +96,7 @@ def preprocess(
 
 # %% ../nbs/50_clustering.ipynb #85a9919a
 _TREE = 24    # dimensions up to which a k-d tree is faster
+_METRICS = ('cosine', 'euclidean')
 
 def _directions(X):
     "Rows of length 1; rows of zeros share a direction of their own"
@@ -106,29 +122,41 @@ def _centred(Z, dtype):
     S = torch.as_tensor(np.ascontiguousarray(Z - Z.mean(0), dtype=dtype))
     return S, (S*S).sum(1)/2
 
-def _candidates(S, half, rows:np.ndarray, take:int):
-    "The nearest to each of `rows`: half of its squared length less half of the squared distance, and which they are"
-    dots = torch.as_tensor((S[rows]@S.T).toarray()) if sp.issparse(S) else S[rows]@S.T
-    return dots.sub_(half).topk(take)
+def _scores(S, half, rows:np.ndarray):
+    "Half of the squared length of each of `rows`, less half of its squared distance to every row"
+    return (torch.as_tensor((S[rows]@S.T).toarray()) if sp.issparse(S) else S[rows]@S.T).sub_(half)
+
+def _slack(half, rows, rounding:float):
+    "How far apart two scores must be to count as different"
+    return rounding*torch.sqrt(half[rows]*half.max())
+
+def _settle(S, half, Z, row:int, k:int, rounding:float)->tuple:
+    "The `k` rows nearest to one, by differences, of all that products cannot rule out, and their distances"
+    score = _scores(S, half, np.array([row]))[0]
+    i = torch.nonzero(score >= score.topk(k).values[-1] - _slack(half, row, rounding)).ravel().numpy()
+    d = _distances(Z, np.full(len(i), row), i)
+    best = np.lexsort((i, d))[:k]
+    return i[best], d[best]
 
 # %% ../nbs/50_clustering.ipynb #856b3350
 def _nearest_blocks(Z, k:int, extra:int=8, cells:int=2**24):
     "The `k` rows nearest to each row, itself included, and their distances"
-    n, single, double = Z.shape[0], None, _centred(Z, np.float64) if sp.issparse(Z) else None
-    out, far, take, step = np.empty((n,k), np.int64), np.empty((n,k)), min(n, k+extra), max(1, cells//n)
+    n, steps = Z.shape[0], ((np.float64, 8e-15),) if sp.issparse(Z) else ((np.float32, 4e-6), (np.float64, 8e-15))    # rounding of two products, in units of the lengths
+    out, far, take, step, centred = np.empty((n,k), np.int64), np.empty((n,k)), min(n, k+extra), max(1, cells//n), {}
     for rows in (np.arange(a, min(n, a+step)) for a in range(0, n, step)):
-        if sp.issparse(Z): i = _candidates(*double, rows, take).indices
-        else:
-            S, half = single = single or _centred(Z, np.float32)
-            score, i = _candidates(S, half, rows, take)
-            unsure = score[:,k-1] - score[:,-1] < 4e-6*torch.sqrt(half[rows]*half.max())    # rounding of two products, about 1e-6 of the lengths each
-            if take < n and unsure.any():
-                double = double or _centred(Z, np.float64)
-                i[unsure] = _candidates(*double, rows[unsure.numpy()], take).indices
-        i = i.numpy()
+        i, open_ = np.empty((len(rows), take), np.int64), np.arange(len(rows))
+        for dtype,rounding in steps:
+            if not len(open_): break
+            S, half = centred[dtype] = centred.get(dtype) or _centred(Z, dtype)
+            score, found = _scores(S, half, rows[open_]).topk(take)
+            i[open_] = found
+            unsure = (score[:,k-1] - score[:,-1] < _slack(half, rows[open_], rounding)).numpy() & (take < n)
+            open_ = open_[unsure]
         d = _distances(Z, np.repeat(rows, take), i.ravel()).reshape(i.shape)
         best = np.lexsort((i, d))[:,:k]
         out[rows], far[rows] = np.take_along_axis(i, best, 1), np.take_along_axis(d, best, 1)
+        for r in rows[open_]:
+            if far[r,-1] > 0: out[r], far[r] = _settle(S, half, Z, r, k, rounding)                                # nothing is nearer than 0
     return out, far
 
 # %% ../nbs/50_clustering.ipynb #388656f0
@@ -140,16 +168,22 @@ def _others(i:np.ndarray, d:np.ndarray)->tuple:
 
 def nearest(
     X,                     # Array or sparse matrix, samples in rows
-    n_neighbors:int=10,    # Per point, itself not counted
+    n_neighbors:int=10,    # Per point, itself not counted; fewer than there are samples
     metric:str='cosine',   # Or 'euclidean'
     n_jobs:int=1,          # Threads of the k-d tree
 )->tuple: # Indices, and distances (for 'cosine' those of the rows at length 1), nearest first
     "Exact nearest neighbours of every row among the others"
+    if metric not in _METRICS: raise ValueError(f"metric must be one of {_METRICS}, got {metric!r}")
+    X = _floats(X)
+    if not 1 <= n_neighbors < X.shape[0]: raise ValueError(f"n_neighbors must be at least 1 and less than the number of rows, {X.shape[0]}, got {n_neighbors}")
     Z = _directions(X) if metric=='cosine' else X
+    e = math.frexp(max(Z.max(), -Z.min()))[1]
+    unit = 1. if abs(e) < 50 else 2.**min(max(e, -1000), 1000)                     # squares neither overflow nor vanish
+    Z = Z if unit==1 else Z.astype(np.float64)/unit
     if not sp.issparse(Z) and Z.shape[1] <= _TREE:
         d,i = cKDTree(Z, leafsize=24, balanced_tree=False).query(Z, n_neighbors+1, workers=n_jobs)    # a fifth faster than the defaults
     else: i,d = _nearest_blocks(Z, n_neighbors+1)
-    return _others(i, d)
+    return _others(i, d*unit)
 
 # %% ../nbs/50_clustering.ipynb #895fa64e
 def mutual_graph(
@@ -166,13 +200,14 @@ def mutual_graph(
     graph.data[:] = 1
     return graph
 
-def _chains(Z, rows:np.ndarray)->sp.csr_matrix:
-    "Edges between equal rows of `Z`, each to the next; only the given rows are looked at"
-    n, some = Z.shape[0], Z[rows].toarray() if sp.issparse(Z) else Z[rows]
-    same = np.unique(some, axis=0, return_inverse=True)[1].ravel() if len(rows) else rows
-    order = np.argsort(same, kind='stable')
-    p,q = rows[order][:-1], rows[order][1:]
-    equal = same[order][:-1] == same[order][1:]
+def _chains(Z, d:np.ndarray)->sp.csr_matrix:
+    "Edges between rows of `Z` that are equal but for rounding, each to the next; `d` are distances to neighbours, and rows with others than equal ones need no chain"
+    n, eps = Z.shape[0], 8*np.finfo(Z.dtype).eps
+    length = np.sqrt(np.asarray(Z.multiply(Z).sum(1)).ravel() if sp.issparse(Z) else np.einsum('ij,ij->i', Z, Z))
+    rows = np.flatnonzero(d[:,-1] <= eps*np.maximum(1, length))
+    rows = rows[np.argsort(Z[rows]@np.random.default_rng(0).standard_normal(Z.shape[1]), kind='stable')]
+    p,q = rows[:-1], rows[1:]
+    equal = _distances(Z, p, q) <= eps*length[p]
     return sp.csr_matrix((np.ones(2*equal.sum()), (np.r_[p[equal],q[equal]], np.r_[q[equal],p[equal]])), (n,n))
 
 # %% ../nbs/50_clustering.ipynb #25203ef4
@@ -192,6 +227,7 @@ class _System:
 
     def norm(self, w:np.ndarray)->float:
         "Largest eigenvalue of `D - R`; starts from the last eigenvector"
+        if w.max() < 1e-150: return 0.                                 # no edge counts any more
         L = self.matrix(w, self.degree(w))
         if self.n < 50: return np.linalg.eigvalsh(L.toarray())[-1]
         e,v = eigsh(L, 1, v0=self.v, tol=1e-4)
@@ -228,21 +264,22 @@ def _start(M, b, u, before):
 
 # %% ../nbs/50_clustering.ipynb #49b78718
 def _cg(M, h, x, u, before, limit:float, max_iter:int=1000):
-    "Solve for one block, to a squared residual of `limit`; the solution, and iterations used"
+    "Solve for one block, to a squared residual of `limit`; the solution, iterations used, and whether it got there"
     b = h*x
-    if _dot(b, b) <= limit: return np.zeros_like(x), 0                 # too little variance to matter
+    if _dot(b, b) <= limit: return np.zeros_like(x), 0, True           # too little variance to matter
     u,r = _start(M, b, u/h, None if before is None else before/h)
     p, rr, its = r.copy(), _dot(r, r), 0
     while rr > (limit if its else 0) and its < max_iter:             # one step at least: small motions add up
         q = M@p
-        a = rr/_dot(p, q)
+        if not (size := _dot(p, q)) > 0: break                         # as exact as single precision gets
+        a = rr/size
         _add(a, p, u)
         _add(-a, q, r)
         old, rr = rr, _dot(r, r)
         p *= np.float32(rr/old)
         _add(1., r, p)
         its += 1
-    return u*h, its
+    return u*h, its, rr <= limit
 
 # %% ../nbs/50_clustering.ipynb #7f9fc940
 _WIDTH, _DIRECT = 16, 2500
@@ -272,7 +309,7 @@ class _Representatives:
         g = sp.triu(graph[order][:,order], 1).tocoo()
         self.system, self.w = _System(g.row, g.col, n), g.data
         self.X = [np.ascontiguousarray(X[:,a:a+width]) for a in range(0, X.shape[1], width)]
-        self.U, self.before = [x.copy() for x in self.X], [None]*len(self.X)
+        self.U, self.before, self.converged = [x.copy() for x in self.X], [None]*len(self.X), True
 
     def lengths(self)->np.ndarray:
         i, j = torch.from_numpy(self.system.i), torch.from_numpy(self.system.j)
@@ -307,8 +344,9 @@ def _solve(reps:_Representatives, w:np.ndarray, lam:float)->float:
     M, h = _Product(M) if torch.backends.mkl.is_available() else M, h.astype(np.float32)[:,None]
     limit = reps.tol**2*sum(_dot(b, b) for b in (h*x for x in reps.X))/len(reps.X)
     new = list(reps.pool(lambda x,u,before: _cg(M, h, x, u, before, limit), reps.X, reps.U, reps.before))
-    reps.U, reps.before = [u for u,_ in new], reps.U
-    return sum(its for _,its in new)/len(new)
+    reps.U, reps.before = [u for u,*_ in new], reps.U
+    reps.converged &= all(ok for *_,ok in new)
+    return sum(its for _,its,_ in new)/len(new)
 
 # %% ../nbs/50_clustering.ipynb #98ec8e46
 def _thresholds(d:np.ndarray, typical:float)->tuple: # 0, 0, 0 if no edge has a length
@@ -321,7 +359,7 @@ def _thresholds(d:np.ndarray, typical:float)->tuple: # 0, 0, 0 if no edge has a 
 def _anneal(reps:_Representatives, o, mu:float, delta:float, max_iter:int)->dict:
     "Alternate line process and linear system while `mu` falls; what happened"
     history, d, w = {k: [] for k in ('mu','lam','objective','cg_iterations')}, reps.lengths(), reps.w
-    balance = lambda w: max(reps.size/reps.system.norm(w), o.lam_min)
+    balance = lambda w: max(reps.size/norm, o.lam_min) if (norm := reps.system.norm(w)) else o.lam_min
     lam, last, count, shape = balance(w) if max_iter else 0., 0., 0, (float(o.alpha), o.scale_map)
     for _ in range(max_iter):
         l = w*edge_weight(d, mu, *shape)
@@ -329,11 +367,14 @@ def _anneal(reps:_Representatives, o, mu:float, delta:float, max_iter:int)->dict
         its, d, count = _solve(reps, l, lam), reps.lengths(), count+1
         for k,v in zip(history, (mu, lam, now, its)): history[k].append(v)
         if o.verbose: print(f"iteration {len(history['mu']):3d}   mu {mu:9.4g}   objective {now:12.6g}   CG iterations {its:.1f}")
-        if abs(now-last) < o.objective_tol or count==o.inner_iter:
-            if mu < delta and count < o.inner_iter: break          # settled at the smallest mu
+        settled = abs(now-last) < o.objective_tol
+        if settled or count==o.inner_iter:
+            if mu < delta and settled and count < max(2, o.inner_iter): break          # at the smallest mu
             mu = mu/2 if mu >= delta else delta/2
             lam, count = balance(l), 0
         last = now
+    else:
+        if max_iter and mu >= delta: warnings.warn(f"max_iter={max_iter} iterations end the schedule at mu={mu:.3g}, before it is below delta={delta:.3g}: some clusters may not have come apart; raise max_iter", ConvergenceWarning)
     return {k: np.array(v) for k,v in history.items()}
 
 # %% ../nbs/50_clustering.ipynb #48782de7
@@ -389,27 +430,37 @@ def _check(o:RobustContinuousClustering):
     "Errors that name the parameter and its value"
     if isinstance(o.alpha, bool) or not isinstance(o.alpha, Real): raise TypeError(f"alpha must be a number, got {o.alpha!r}")
     edge_scale(1., float(o.alpha), o.scale_map)
-    for name,ok in (('metric', ('cosine','euclidean')), ('solver', ('auto','cg','direct'))):
+    for name,ok in (('metric', _METRICS), ('solver', ('auto','cg','direct'))):
         if getattr(o, name) not in ok: raise ValueError(f"{name} must be one of {ok}, got {getattr(o, name)!r}")
-    if not callable(o.neighbors) and o.neighbors not in _NEIGHBORS:
+    if not callable(o.neighbors) and o.neighbors not in tuple(_NEIGHBORS):
         raise ValueError(f"neighbors must be a function or one of {tuple(_NEIGHBORS)}, got {o.neighbors!r}")
     for name in ('n_neighbors', 'max_iter', 'inner_iter'):
-        if not isinstance(v := getattr(o, name), Integral) or v < 1: raise ValueError(f"{name} must be an integer of at least 1, got {v!r}")
+        if isinstance(v := getattr(o, name), bool) or not isinstance(v, Integral) or v < 1: raise ValueError(f"{name} must be an integer of at least 1, got {v!r}")
+    for name in ('lam_min', 'solver_tol', 'objective_tol'):
+        if not isinstance(getattr(o, name), Real): raise TypeError(f"{name} must be a number, got {getattr(o, name)!r}")
     if not 0 <= o.lam_min < inf: raise ValueError(f"lam_min must be a number of at least 0, got {o.lam_min!r}")
-    if not 0 < o.solver_tol < 1: raise ValueError(f"solver_tol must be between 0 and 1, got {o.solver_tol!r}")
+    if not 1e-7 <= o.solver_tol < 1: raise ValueError(f"solver_tol must be below 1 and at least 1e-7, single precision, got {o.solver_tol!r}")
     if not o.objective_tol >= 0: raise ValueError(f"objective_tol must be at least 0, got {o.objective_tol!r}")
+
+def _listed(o:RobustContinuousClustering, X, n_jobs:int)->tuple:
+    "Neighbours, and their distances, by the method that was asked for"
+    n, find = X.shape[0], o.neighbors if callable(o.neighbors) else _NEIGHBORS[o.neighbors]
+    i,d = (np.asarray(a) for a in find(X, min(o.n_neighbors, n-1), o.metric, n_jobs))
+    if i.ndim != 2 or i.shape != d.shape or len(i) != n or not i.size: raise ValueError(f"neighbors must return indices and distances with {n} rows and equal shapes, got {i.shape} and {d.shape}")
+    if (bad := i[~((i >= 0) & (i < n) & (i == np.floor(i)))]).size: raise ValueError(f"neighbors must return indices from 0 to {n-1}, got {bad[0]}")
+    if not np.isfinite(d).all(): raise ValueError(f"neighbors must return finite distances, got {d[~np.isfinite(d)][0]}")
+    return i, d
 
 def _graph(o:RobustContinuousClustering, X, connectivity, n_jobs:int)->sp.csr_matrix:
     "Symmetric graph, with the weight of each edge"
     n = X.shape[0]
     if connectivity is None:
-        find = o.neighbors if callable(o.neighbors) else _NEIGHBORS[o.neighbors]
-        i,d = find(X, min(o.n_neighbors, n-1), o.metric, n_jobs)
-        g = mutual_graph(i, d) + _chains(X, np.flatnonzero(d[:,-1]==0))
+        i,d = _listed(o, X, n_jobs)
+        g = mutual_graph(i, d) + _chains(X, d)
     else:
         g = check_array(connectivity, accept_sparse='csr', ensure_min_samples=0, ensure_min_features=0, input_name='connectivity')
         if g.shape != (n,n): raise ValueError(f"connectivity must be {n} by {n}, got {g.shape[0]} by {g.shape[1]}")
-        g = (sp.csr_matrix(g) != 0).astype(np.float64)          # small integers would overflow in the sum
+        g = sp.csr_matrix(_canonical(g) != 0, dtype=np.float64)          # small integers would overflow in the sum
     g = sp.csr_matrix(g + g.T - sp.diags(2*g.diagonal()))
     g.eliminate_zeros()
     degree = np.diff(g.indptr).astype(np.float64)
@@ -417,27 +468,35 @@ def _graph(o:RobustContinuousClustering, X, connectivity, n_jobs:int)->sp.csr_ma
     return g
 
 # %% ../nbs/50_clustering.ipynb #b0f5b60e
-_lock, _limits = Lock(), {'fits': 0}
+_lock, _blas, _fits = Lock(), Lock(), {'now': 0, 'torch': 0}
 
 @contextmanager
 def _one_thread():
     "Threads share the blocks, as `n_jobs` says; two that share one small product mostly wait for each other, at many times the cost"
-    with _lock:
-        if not _limits['fits']: _limits.update(torch=torch.get_num_threads(), others=threadpool_limits(1)); torch.set_num_threads(1)
-        _limits['fits'] += 1
-    try: yield
+    first = _blas.acquire(blocking=False)                              # BLAS obeys the thread that limited it, so of fits at the same time one does
+    with _lock:                                                        # torch has a number for the process, which the first lowers and the last puts back,
+        if not _fits['now']: _fits['torch'] = torch.get_num_threads()
+        own = threadpool_limits(1, user_api='openmp')                  # and one for each thread
+        if not _fits['now']: torch.set_num_threads(1)
+        _fits['now'] += 1
+    try:
+        with threadpool_limits(1, user_api='blas') if first else nullcontext(): yield
     finally:
-        with _lock:                                                    # of fits at the same time, the last one opens the gate
-            _limits['fits'] -= 1
-            if not _limits['fits']: _limits['others'].restore_original_limits(); torch.set_num_threads(_limits['torch'])
+        with _lock:
+            _fits['now'] -= 1
+            if not _fits['now']: torch.set_num_threads(_fits['torch'])
+            own.restore_original_limits()
+        if first: _blas.release()
 
 def _fit(o:RobustContinuousClustering, X, connectivity)->RobustContinuousClustering:
     "Cluster `X` and set what the estimator has learnt"
     _check(o)
     X = validate_data(o, X, accept_sparse='csr', dtype=(np.float64, np.float32), ensure_min_samples=2)
     X, n_jobs = preprocess(X, o.preprocessing), effective_n_jobs(o.n_jobs)
-    if (top := max(X.max(), -X.min())) and not 1e-15 < top < 1e15: raise ValueError(f"the entries of X reach {top:.3g}, too far from 1 to be squared in single precision; give them another unit, or use preprocessing='norm'")
+    if (top := max(X.max(), -X.min())) and not 1e-15 < top < 1e10: raise ValueError(f"the entries of X reach {top:.3g}, too far from 1 for single precision; give them another unit, or use preprocessing='norm'")
+    if o.verbose: print(f"{X.shape[0]} points in {X.shape[1]} dimensions")
     graph = _graph(o, X, connectivity, n_jobs)
+    if o.verbose: print(f"{graph.nnz//2} edges")
     X = X.toarray() if sp.issparse(X) else X
     with ThreadPoolExecutor(n_jobs) as pool:
         reps = _Representatives(X, graph, o.solver, o.solver_tol, pool.map if n_jobs > 1 else map)
@@ -447,6 +506,7 @@ def _fit(o:RobustContinuousClustering, X, connectivity)->RobustContinuousCluster
             if mu < delta and (longest := math.sqrt(mu/3)) >= typical/100: warnings.warn(f"the longest edge is {longest:.3g}: mu, a squared distance, starts below delta, a distance, and the schedule ends where it begins; to tell more apart, give X a smaller unit and set preprocessing=None")
             o.history_ = _anneal(reps, o, mu, delta, o.max_iter if mu else 0)    # nothing but duplicates: nothing to move
             near, s = reps.lengths() <= o.epsilon_, reps.system
+            if not reps.converged: warnings.warn(f"conjugate gradients did not reach solver_tol={o.solver_tol:g} everywhere: single precision is too short for points of norm {reps.size:.3g} in all; give X a smaller unit, or use solver='direct'", ConvergenceWarning)
     together = sp.coo_matrix((np.ones(near.sum()), (s.i[near], s.j[near])), graph.shape)
     labels = connected_components(together, directed=False)[1][reps.back]
     first = np.unique(labels, return_index=True)[1]

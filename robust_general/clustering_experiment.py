@@ -4,7 +4,7 @@
 
 # %% ../nbs/51_clustering_experiment.ipynb #b9b53c8d
 from __future__ import annotations
-import io, itertools, os, time, zipfile
+import io, itertools, json, os, time, zipfile
 from math import inf
 from pathlib import Path
 from typing import Callable
@@ -20,7 +20,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.impute import KNNImputer
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
-from .clustering import RobustContinuousClustering, mutual_graph, nearest, preprocess
+from . import __version__
+from .clustering import RobustContinuousClustering, _chains, edge_scale, mutual_graph, nearest, preprocess
 from .figures import atomic_write
 
 # %% auto #0
@@ -55,7 +56,7 @@ def relative_improvement(
     after:float,  # AMI of what is compared with it
 )->float: # In percent
     "How much of the distance to a perfect AMI of 1 was gained"
-    return 100*(after - before)/(1 - before)
+    return 100*(after - before)/(1 - before) if after != before else 0.
 
 # %% ../nbs/51_clustering_experiment.ipynb #c9de2ab5
 def ami(
@@ -91,6 +92,9 @@ def _wrong(path:Path): # None if nothing is
         return f"the checksum of {bad} is another" if bad else f"{known} of {count} arrays are there" if known != count else None
     except Exception as e: return e
 
+def _file(name:str, folder:str|Path|None=None)->Path:
+    return Path(folder or Path(os.environ.get('ROBUST_GENERAL_DATA', '.'))/'clustering')/f"{'mnist70k' if name=='mnist' else name}.npz"
+
 def load_data(
     name:str,                  # A key of `paper_table`, or 'iris', 'wine', 'cancer', 'digits'
     folder:str|Path|None=None, # Where the files are; by default the folder `clustering` in `ROBUST_GENERAL_DATA`
@@ -98,8 +102,7 @@ def load_data(
     "A data set, prepared"
     if name in _TOYS: return _TOYS[name](return_X_y=True)
     if name not in paper_table(): raise ValueError(f"data set must be one of {[*paper_table(), *_TOYS]}, got {name!r}")
-    folder = Path(folder or Path(os.environ.get('ROBUST_GENERAL_DATA', '.'))/'clustering')
-    path = folder/f"{'mnist70k' if name=='mnist' else name}.npz"
+    path = _file(name, folder)
     if not path.exists(): raise FileNotFoundError(f"no data here: {path}")
     if _wrong(path): raise ValueError(f"{path} is damaged: {_wrong(path)}")
     with np.load(path) as z:
@@ -125,18 +128,24 @@ def _store(path:Path, **arrays):
     np.savez_compressed(buffer, **arrays)
     atomic_write(path, buffer.getvalue())
 
-def _read(path:Path)->dict:
-    if _wrong(path): raise ValueError(f"{path} is damaged: {_wrong(path)}")
-    with np.load(path) as z: return {k: z[k] if z[k].ndim else z[k].item() for k in z.files}
+def _read(path:Path)->tuple: # The result, and what made it
+    if _wrong(path): raise ValueError(f"{path} is damaged: {_wrong(path)}. Delete it, and it is made again")
+    with np.load(path) as z: found = {k: z[k] if z[k].ndim else z[k].item() for k in z.files}
+    return found, json.loads(found.pop('made_with', '{}'))
 
 def _kept(
     path:Path|None, # File of the result; None keeps nothing
     make:Callable,  # Returns a dictionary of arrays, numbers and strings
+    **parameters,   # What the result depends on
 )->dict:
     "What `make` returns, from its file if there is one"
     if path is None: return make()
-    if not path.exists(): _store(path, **make())
-    return _read(path)
+    now = {k: str(v) for k,v in {'version': __version__, **parameters}.items()}
+    if not path.exists(): _store(path, **make(), made_with=json.dumps(now))
+    found, then = _read(path)
+    if other := [f"{k}={then.get(k, 'unknown')}, not {v}" for k,v in now.items() if then.get(k)!=v]:
+        raise ValueError(f"{path} was made with {'; '.join(other)}: move it away, or use another folder")
+    return found
 
 # %% ../nbs/51_clustering_experiment.ipynb #c222671c
 def _shuffled(name:str, seed:int, load:Callable):
@@ -147,16 +156,19 @@ def _shuffled(name:str, seed:int, load:Callable):
 _PCA = {'reuters': 100, 'rcv1': 100}    # RCC's authors look for the neighbours of text among its principal components
 
 def _graph(name:str, seed:int, X, folder:str|Path|None)->sp.csr_matrix:
-    "The mutual graph of a data set (none has more equal points than neighbours)"
+    "The graph of a data set, as the estimator would make it but for text"
+    how, components = estimator(name).preprocessing, _PCA.get(name)
     def make():
-        Z = preprocess(X, estimator(name).preprocessing)
-        i,d = nearest(PCA(_PCA[name], svd_solver='covariance_eigh').fit_transform(Z) if name in _PCA else Z)
-        return {'i': i.astype(np.int32), 'd': d}
-    found = _kept(folder and Path(folder)/f'{name}-{seed}-graph.npz', make)
-    return mutual_graph(found['i'], found['d'])
+        Z = preprocess(X, how)
+        if components: Z = PCA(components, svd_solver='covariance_eigh').fit_transform(Z)
+        i,d = nearest(Z)
+        g = mutual_graph(i, d) + _chains(Z, d)
+        return {'indices': g.indices, 'indptr': g.indptr}
+    g = _kept(folder and Path(folder)/f'{name}-{seed}-graph.npz', make, preprocessing=how, components=components)
+    return sp.csr_matrix((np.ones(len(g['indices'])), g['indices'], g['indptr']), (X.shape[0],)*2)
 
 # %% ../nbs/51_clustering_experiment.ipynb #2b67f963
-def _path(folder:str|Path, name:str, alpha:float, scale_map:str, seed:int)->Path: return Path(folder)/f'{name}-{seed}-{scale_map}-{alpha:g}.npz'
+def _path(folder:str|Path, name:str, alpha:float, scale_map:str, seed:int)->Path: return Path(folder)/f'{name}-{seed}-{scale_map}-{float(alpha)}.npz'
 
 def sweep_cell(
     name:str,                # Data set
@@ -167,13 +179,14 @@ def sweep_cell(
     load:Callable=load_data, # Name to X and labels
 )->dict: # What was found, and `labels`
     "One cell of the sweep, from its file if there is one"
+    rcc = estimator(name, float(alpha), scale_map=scale_map)
     def make():
         X,y = _shuffled(name, seed, load)
         graph, start = _graph(name, seed, X, folder), time.process_time()
-        fitted = estimator(name, alpha, scale_map=scale_map).fit(X, connectivity=graph)
+        fitted = rcc.fit(X, connectivity=graph)
         return {'data': name, 'alpha': alpha, 'map': scale_map, 'seed': seed, 'AMI': ami(y, fitted.labels_), 'clusters': fitted.n_clusters_, 'iterations': fitted.n_iter_,
                 'modularity': modularity(fitted.graph_ > 0, fitted.labels_), 'cpu': time.process_time()-start, 'labels': fitted.labels_.astype(np.int32)}
-    return _kept(folder and _path(folder, name, alpha, scale_map, seed), make)
+    return _kept(folder and _path(folder, name, alpha, scale_map, seed), make, components=_PCA.get(name), **rcc.get_params())
 
 # %% ../nbs/51_clustering_experiment.ipynb #047cca44
 def modularity(
@@ -197,6 +210,7 @@ def sweep_grid(
     seeds=(0,),                       # See `sweep_cell`
 )->list: # Tuples: the first four arguments of `sweep_cell`
     "Every cell of a sweep, alpha=-2 first"
+    if isinstance(names, str): names = [names]
     cells = [c for c in itertools.product(names, alphas, maps, seeds) if not (c[1]==-inf and c[2]=='knee')]
     return sorted(cells, key=lambda c: c[1]!=-2)
 
@@ -208,6 +222,7 @@ def sweep(
     verbose:int=0,             # For joblib
 )->list: # A dictionary per cell, in the order of `cells`
     "Run what is not finished yet"
+    for _,alpha,scale_map,_ in cells: edge_scale(1., float(alpha), scale_map)      # an error now, not hours from now
     return Parallel(n_jobs=n_jobs, verbose=verbose)(delayed(sweep_cell)(*c, folder=folder, load=load) for c in cells)
 
 # %% ../nbs/51_clustering_experiment.ipynb #fe70a9a2
@@ -215,7 +230,7 @@ def finished(
     folder:str|Path, # As given to `sweep`
 )->list: # What `sweep` returned for them, in order of name
     "Every cell that is there"
-    return [_read(p) for p in sorted(Path(folder).glob('*.npz')) if not p.stem.endswith('-graph') and '-baseline-' not in p.stem]
+    return [_read(p)[0] for p in sorted(Path(folder).glob('*.npz')) if not p.stem.endswith('-graph') and '-baseline-' not in p.stem]
 
 # %% ../nbs/51_clustering_experiment.ipynb #e9262267
 _LARGE = 20_000
@@ -266,8 +281,10 @@ def choose(
     scale_map:str='curvature', # Cells with this map
 )->dict: # The cell with the largest value; of equal ones the alpha nearest to -2
     "The best of a sweep"
+    if len(names := {r['data'] for r in rows}) > 1: raise ValueError(f"the cells must be of one data set, got {sorted(names)}")
     rows = [r for r in _over_seeds(rows) if r['map']==scale_map]
     if not rows: raise ValueError(f"no cell has the map {scale_map!r}")
+    if lacking := [r['alpha'] for r in rows if by not in r]: raise ValueError(f"the cell at alpha={lacking[0]} has no {by!r}; `with_agreement` adds 'agreement'")
     return max(rows, key=lambda r: (round(r[by], 9), -abs(max(r['alpha'], -1e9) + 2)))
 
 # %% ../nbs/51_clustering_experiment.ipynb #454a6685
@@ -286,13 +303,13 @@ def table4(
     "Table 4: the paper's numbers and ours"
     out = []
     for key,printed in paper_table().items():
-        rows, missing = done.get(key, []), 'no data here' if key in ('ytf','rcv1') else None
+        rows = done.get(key, [])
         rcc = next((r['AMI'] for r in rows if r['alpha']==-2), None)
         shapes = {m: len({r['alpha'] for r in rows if r['map']==m}) for m in ('curvature', 'knee')}
         best, knee, agreed, modular = (choose(rows, by, m) if shapes[m] > 1 else None                       # one shape is no sweep
                                        for by,m in (('AMI','curvature'), ('AMI','knee'), ('agreement','curvature'), ('modularity','curvature')))
         tops = [o['AMI'] for o in (best, knee) if o]
-        out.append({'data': printed['name'], **{f'paper {c}': printed[c] for c in _COLUMNS}, 'RCC': rcc if rows else missing, 'alphas': shapes['curvature'] or None, 'knee alphas': shapes['knee'] or None,
+        out.append({'data': printed['name'], **{f'paper {c}': printed[c] for c in _COLUMNS}, 'RCC': rcc if rows else 'no data here', 'alphas': shapes['curvature'] or None, 'knee alphas': shapes['knee'] or None,
                     'gRCC*': best and best['AMI'], 'at alpha': best and best['alpha'], 'gRCC* knee': knee and knee['AMI'], 'knee at alpha': knee and knee['alpha'],
                     'paper Rel. Impr. %': printed['improvement'], 'Rel. Impr. %': relative_improvement(rcc, max(tops)) if tops and rcc else None, 'by agreement': agreed and agreed['AMI'], 'by modularity': modular and modular['AMI'],
                     **{m: baselines.get((key, m)) for m in ('k-means', 'Ward', 'HDBSCAN')}})

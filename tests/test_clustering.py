@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread, current_thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +16,13 @@ import torch
 pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from robust_general.clustering import RobustContinuousClustering, _pynndescent, edge_loss, edge_scale, edge_weight, mutual_graph, nearest
+from robust_general import clustering
+from robust_general.clustering import RobustContinuousClustering, _pynndescent, edge_loss, edge_scale, edge_weight, mutual_graph, nearest, preprocess
 
 
 @parametrize_with_checks([RobustContinuousClustering()])
@@ -73,7 +78,7 @@ def test_more_dimensions_than_points():
     assert (labels[0] == labels[1]).all() and adjusted_rand_score(labels[0], y) == 1
 
 
-@pytest.mark.parametrize("dtype, value", [(bool, True), (int, 1), (float, -0.5), (np.uint8, 128), (np.uint8, 255), (np.int8, -128)])
+@pytest.mark.parametrize("dtype, value", [(np.float32, 1e-40), (bool, True), (int, 1), (float, -0.5), (np.uint8, 128), (np.uint8, 255), (np.int8, -128)])
 def test_connectivity(digits, fitted, dtype, value):
     """Any entry but 0 is an edge, also one whose double overflows."""
     graph = (fitted.graph_ > 0).astype(dtype)
@@ -85,6 +90,27 @@ def test_connectivity(digits, fitted, dtype, value):
 def test_no_edges_no_clusters(digits):
     n = len(digits)
     assert (RobustContinuousClustering().fit(digits, connectivity=sp.csr_matrix((n, n))).labels_ == np.arange(n)).all()
+
+
+def shuffled(X):
+    """The same matrix with unsorted columns, and entries in two parts; neither may be written to."""
+    X = sp.csr_matrix(X, dtype=float)
+    g = np.random.default_rng(0)
+    order = np.concatenate([a + g.permutation(b - a) for a, b in zip(X.indptr, X.indptr[1:])])
+    out = sp.csr_matrix((np.repeat(X.data[order] / 2, 2), np.repeat(X.indices[order], 2), 2 * X.indptr), X.shape)
+    for a in (out.data, out.indices, out.indptr):
+        a.setflags(write=False)
+    return out
+
+
+def test_sparse_input_stays_as_it_is(digits, fitted):
+    X, graph = shuffled(digits), shuffled(fitted.graph_)
+    kept = [o.indices.copy() for o in (X, graph)]
+    assert not X.has_canonical_format and not graph.has_canonical_format
+    assert adjusted_rand_score(RobustContinuousClustering().fit_predict(X), fitted.labels_) == 1
+    assert (RobustContinuousClustering().fit(digits, connectivity=graph).labels_ == fitted.labels_).all()
+    assert adjusted_rand_score(RobustContinuousClustering().fit_predict(X, connectivity=graph), fitted.labels_) == 1
+    assert all((o.indices == k).all() for o, k in zip((X, graph), kept))
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (500, 499)])
@@ -148,11 +174,33 @@ def test_neighbours_of_ones_own(digits, fitted):
     assert asked == [(10, "cosine")]
 
 
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (lambda i, d: (i[:-1], d[:-1]), r"500 rows and equal shapes, got \(499, 10\) and \(499, 10\)"),
+        (lambda i, d: (i, d[:, 1:]), r"equal shapes, got \(500, 10\) and \(500, 9\)"),
+        (lambda i, d: (i - i[3, 4] - 1, d), "indices from 0 to 499, got -"),
+        (lambda i, d: (i + 0.5, d), "indices from 0 to 499, got .*5"),
+        (lambda i, d: (i + 500, d), "indices from 0 to 499, got"),
+        (lambda i, d: (i, d * math.nan), "finite distances, got nan"),
+    ],
+)
+def test_neighbours_that_cannot_be(digits, answer, said):
+    with pytest.raises(ValueError, match=said):
+        RobustContinuousClustering(neighbors=lambda *a: answer(*nearest(*a))).fit(digits)
+
+
+def test_neighbours_as_lists_or_tensors(digits, fitted):
+    for make in (lambda a: a.tolist(), torch.as_tensor):
+        assert (RobustContinuousClustering(neighbors=lambda *a: map(make, nearest(*a))).fit_predict(digits) == fitted.labels_).all()
+
+
 def test_verbose(capsys):
     X = load_iris().data
     n = RobustContinuousClustering(verbose=True).fit(X).n_iter_
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == n and all(l.startswith("iteration") and "objective" in l for l in lines)
+    assert lines[0] == "150 points in 4 dimensions" and lines[1].endswith("edges")
+    assert len(lines) == n + 2 and all(l.startswith("iteration") and "objective" in l for l in lines[2:])
     RobustContinuousClustering().fit(X)
     assert capsys.readouterr().out == ""
 
@@ -172,9 +220,14 @@ def test_verbose(capsys):
         (dict(neighbors="guess"), ValueError, "got 'guess'"),
         (dict(n_neighbors=0), ValueError, "n_neighbors must be an integer of at least 1, got 0"),
         (dict(n_neighbors=2.5), ValueError, "got 2.5"),
+        (dict(n_neighbors=True), ValueError, "n_neighbors must be an integer of at least 1, got True"),
+        (dict(neighbors=["exact"]), ValueError, r"got \['exact'\]"),
+        (dict(lam_min=None), TypeError, "lam_min must be a number, got None"),
+        (dict(solver_tol="small"), TypeError, "solver_tol must be a number, got 'small'"),
         (dict(max_iter=0), ValueError, "max_iter"),
         (dict(inner_iter=-1), ValueError, "inner_iter"),
-        (dict(solver_tol=0.0), ValueError, "solver_tol"),
+        (dict(solver_tol=0.0), ValueError, "solver_tol must be below 1 and at least 1e-7, single precision, got 0.0"),
+        (dict(solver_tol=1e-30), ValueError, "got 1e-30"),
         (dict(objective_tol=-1.0), ValueError, "objective_tol"),
         (dict(lam_min=-1.0), ValueError, "lam_min"),
     ],
@@ -201,8 +254,9 @@ def test_no_columns_of_a_sparse_matrix(how):
 
 @pytest.mark.parametrize("n", [2, 3, 9, 10, 11])
 def test_fewer_samples_than_neighbours(n):
+    """All others are neighbours then."""
     found = RobustContinuousClustering().fit(np.random.default_rng(0).normal(size=(n, 5)))
-    assert found.labels_.shape == (n,) and found.n_clusters_ <= n
+    assert found.labels_.shape == (n,) and found.graph_.nnz == (n * (n - 1) if n <= 11 else None)
 
 
 @pytest.mark.filterwarnings("ignore:the longest edge")
@@ -260,6 +314,31 @@ def test_neighbours_in_tiny_clusters(gap, offset, make):
     assert np.allclose(np.sort(np.take_along_axis(d, i, 1)), np.sort(d)[:, :10], rtol=1e-3 * np.finfo(X.dtype).eps / 1e-7)
 
 
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("gap, offset, unit", [(1e8, 0, 1), (0, 1e12, 1), (0, 0, 1e-30), (0, 0, 1e25), (0, 0, 1e-200), (0, 0, 1e200)])
+def test_neighbours_where_products_cancel_or_overflow(gap, offset, unit, make):
+    X = (np.random.default_rng(0).normal(size=(300, 40)) + offset + gap * (np.arange(300) < 150)[:, None]) * unit
+    d = np.linalg.norm((X / unit)[:, None] - X / unit, axis=2) + 1e12 * np.eye(300)
+    i, found = nearest(make(X), 10, "euclidean")
+    # Far from the origin many distances are equal to the last digit, so it is they that are compared.
+    assert np.allclose(np.take_along_axis(d, i, 1), np.sort(d)[:, :10], rtol=1e-9) and np.allclose(found / unit, np.sort(d)[:, :10], rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, bool, np.float16])
+def test_neighbours_of_small_integers(digits, dtype):
+    X = (digits[:200] * (7 if dtype != bool else 1)).astype(dtype)
+    for metric in ("cosine", "euclidean"):
+        got, want = nearest(X, 5, metric), nearest(X.astype(float), 5, metric)
+        assert np.allclose(got[1], want[1]) and (got[1][:, 1:] >= got[1][:, :-1]).all()
+
+
+@pytest.mark.parametrize("n_neighbors", [0, 30, 31])
+@pytest.mark.parametrize("dimensions", [3, 30])
+def test_as_many_neighbours_as_there_are(n_neighbors, dimensions):
+    with pytest.raises(ValueError, match=f"less than the number of rows, 30, got {n_neighbors}"):
+        nearest(np.random.default_rng(0).normal(size=(30, dimensions)), n_neighbors)
+
+
 def test_directions_that_hardly_differ():
     X = np.ones((300, 40)) + 3e-5 * np.random.default_rng(0).normal(size=(300, 40))
     Z = X / np.linalg.norm(X, axis=1, keepdims=True)
@@ -267,11 +346,32 @@ def test_directions_that_hardly_differ():
     assert (nearest(X, 10)[0] == np.argsort(d)[:, :10]).mean() > 0.999
 
 
-@pytest.mark.parametrize("unit", [1e-30, 1e20, 1e-200, 1e200])
+@pytest.mark.parametrize("unit", [1e-9, 1e-14, 1e-30, 1e20, 1e-200, 1e200])
 def test_units_do_not_matter_to_directions(digits, fitted, unit):
     for dtype in (np.float64,) if abs(math.log10(unit)) > 30 else (np.float32, np.float64):
         for make in (np.asarray, sp.csr_matrix):
             assert adjusted_rand_score(RobustContinuousClustering().fit_predict(make((digits * unit).astype(dtype))), fitted.labels_) > 0.99
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix])
+def test_units_of_rows_do_not_matter_to_directions(digits, fitted, dtype, make):
+    """Some short, some long, all in one matrix."""
+    far = 1e-30 if dtype == np.float32 else 1e-250
+    units = np.array([1.0, 1e-9, far, 1e-14, 1 / far])[np.arange(len(digits)) % 5, None]
+    X = make((digits * units).astype(dtype))
+    assert np.allclose(np.linalg.norm(preprocess(X).toarray() if sp.issparse(X) else preprocess(X), axis=1), 8)
+    assert adjusted_rand_score(RobustContinuousClustering().fit_predict(X), fitted.labels_) > 0.99
+
+
+@pytest.mark.parametrize("dimensions", [3, 20, 40])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_points_of_one_direction_are_one(dimensions, dtype):
+    """They differ by rounding alone, and there are more of them than neighbours."""
+    g = np.random.default_rng(0)
+    X = np.repeat(g.normal(size=(6, dimensions)), 100, 0) * g.uniform(0.1, 10, (600, 1))
+    for make in (np.asarray, sp.csr_matrix):
+        assert (RobustContinuousClustering().fit_predict(make(X.astype(dtype))) == np.repeat(range(6), 100)).all()
 
 
 @pytest.mark.parametrize("unit", [1e-20, 1e20])
@@ -325,26 +425,98 @@ def test_import_without_sklearn():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_threads_are_given_back():
-    """A fit keeps torch and BLAS to one thread; several at once, and one that fails, leave them as they were."""
-    from concurrent.futures import ThreadPoolExecutor
+@pytest.mark.parametrize("alpha", [-1e3, -1e4, -1e300])
+@pytest.mark.parametrize("solver", ["cg", "direct"])
+def test_edges_that_all_stop_counting(digits, alpha, solver):
+    """With a fixed knee and a power like that every weight is 0: no edge moves anything."""
+    found = RobustContinuousClustering(alpha, scale_map="knee", solver=solver).fit(digits)
+    assert found.n_clusters_ > 400 and np.isfinite(found.representatives_).all() and np.isfinite(found.history_["objective"]).all()
 
-    from threadpoolctl import threadpool_info
 
-    def threads():
-        return torch.get_num_threads(), sorted((o["filepath"], o["num_threads"]) for o in threadpool_info() if o["user_api"] == "blas")
+@pytest.mark.parametrize("inner_iter", [1, 2, 4])
+def test_the_schedule_ends(digits, inner_iter):
+    assert RobustContinuousClustering(inner_iter=inner_iter).fit(digits).n_iter_ < 100
 
-    before = threads()
-    X = np.random.default_rng(0).normal(size=(300, 20))
-    with ThreadPoolExecutor(4) as pool:
-        labels = list(pool.map(lambda _: RobustContinuousClustering(solver="cg").fit(X).labels_, range(8)))
-    assert all((o == labels[0]).all() for o in labels) and threads() == before
+
+def test_a_schedule_cut_short_says_so(digits):
+    with pytest.warns(ConvergenceWarning, match="max_iter=5 iterations end the schedule at mu=.*raise max_iter"):
+        RobustContinuousClustering(max_iter=5).fit(digits)
+
+
+@pytest.mark.parametrize("solver_tol", [1e-6, 1e-7])
+def test_more_than_single_precision_can_do(digits, solver_tol):
+    """Asked for too much, conjugate gradients stop where they get no further."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = RobustContinuousClustering(solver="cg", solver_tol=solver_tol).fit(digits)
+    assert (found.labels_ == RobustContinuousClustering(solver="direct").fit(digits).labels_).all()
+
+
+def threads():
+    return torch.get_num_threads(), sorted((o["filepath"], o["num_threads"]) for o in threadpool_info())
+
+
+@pytest.fixture
+def two_threads():
+    """Whatever the machine and its settings are."""
+    before = torch.get_num_threads()
+    with threadpool_limits(2):
+        torch.set_num_threads(2)
+        yield
+        torch.set_num_threads(before)
+
+
+def test_threads_are_given_back(two_threads, monkeypatch):
+    """A fit keeps torch and BLAS to one thread, and gives them back, also when it fails."""
+    before, X = threads(), np.random.default_rng(0).normal(size=(300, 20))
+    seen, anneal = [], clustering._anneal
+    monkeypatch.setattr(clustering, "_anneal", lambda *a: seen.append(threads()) or anneal(*a))
+    RobustContinuousClustering(solver="cg").fit(X)
+    assert threads() == before and before[0] == 2
+    assert seen[0][0] == 1 and {n for _, n in seen[0][1]} == {1}
 
     def fails(*a):
         raise RuntimeError("stop")
 
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr("robust_general.clustering._anneal", fails)
-        with pytest.raises(RuntimeError, match="stop"):
-            RobustContinuousClustering().fit(X)
+    monkeypatch.setattr(clustering, "_anneal", fails)
+    with pytest.raises(RuntimeError, match="stop"):
+        RobustContinuousClustering().fit(X)
     assert threads() == before
+
+
+@pytest.mark.parametrize("leaves_first", ["here", "there"])
+def test_threads_of_fits_at_the_same_time(two_threads, monkeypatch, leaves_first):
+    """Two fits begin here and there and end in either order: both are kept to one thread, and both get theirs back."""
+    before, X = threads(), np.random.default_rng(0).normal(size=(300, 20))
+    entered, leave, seen, anneal = {k: Event() for k in "ab"}, {k: Event() for k in "ab"}, {}, clustering._anneal
+
+    def waits(*a):
+        me = current_thread().name
+        seen[me] = torch.get_num_threads()
+        entered[me].set()
+        assert leave[me].wait(60)
+        return anneal(*a)
+
+    def one(me):
+        torch.get_num_threads()
+        first = threads()
+        RobustContinuousClustering(solver="cg").fit(X)
+        seen[me + " given back"] = torch.get_num_threads() == first[0]
+
+    monkeypatch.setattr(clustering, "_anneal", waits)
+    a, b = (Thread(target=one, args=(k,), name=k) for k in "ab")
+    a.start()
+    assert entered["a"].wait(60)
+    b.start()
+    assert entered["b"].wait(60)
+    for k, t in [("a", a), ("b", b)] if leaves_first == "here" else [("b", b), ("a", a)]:
+        leave[k].set()
+        t.join()
+    assert seen["a"] == seen["b"] == 1 and seen["a given back"] and threads() == before
+
+
+def test_fits_in_many_threads(two_threads):
+    before, X = threads(), np.random.default_rng(0).normal(size=(300, 20))
+    with ThreadPoolExecutor(4) as pool:
+        labels = list(pool.map(lambda _: RobustContinuousClustering(solver="cg").fit(X).labels_, range(8)))
+    assert all((o == labels[0]).all() for o in labels) and threads() == before

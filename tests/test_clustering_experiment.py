@@ -50,6 +50,49 @@ def test_a_killed_sweep_goes_on(tmp_path, monkeypatch):
     assert plain(rows) == plain(sweep(GRID))
 
 
+def test_cells_of_other_settings_are_refused(tmp_path, monkeypatch):
+    """As after a change of the preprocessing or of a default; nothing is lost, and another folder works."""
+    first = sweep_cell("iris", -2.0, "curvature", folder=tmp_path)
+    path = tmp_path / "iris-0-curvature--2.0.npz"
+    with monkeypatch.context() as m:
+        m.setitem(experiment._PREPROCESSING, "iris", "minmax")
+        with pytest.raises(ValueError, match=f"{path} was made with preprocessing=norm, not minmax: move it away, or use another folder"):
+            sweep_cell("iris", -2.0, "curvature", folder=tmp_path)
+        with pytest.raises(ValueError, match="iris-0-graph.npz was made with preprocessing=norm, not minmax"):
+            sweep_cell("iris", 0.0, "curvature", folder=tmp_path)
+        sweep_cell("iris", -2.0, "curvature", folder=tmp_path / "other")
+    assert len(finished(tmp_path / "other")) == 1
+    with monkeypatch.context() as m:
+        m.setattr(experiment, "__version__", "9.9")
+        with pytest.raises(ValueError, match="was made with version=.*, not 9.9"):
+            sweep_cell("iris", -2.0, "curvature", folder=tmp_path)
+    assert plain([sweep_cell("iris", -2.0, "curvature", folder=tmp_path)]) == plain([first])
+    np.savez(path, a=1)
+    with pytest.raises(ValueError, match="was made with version=unknown"):
+        sweep_cell("iris", -2.0, "curvature", folder=tmp_path)
+
+
+def test_shapes_that_hardly_differ_are_two_cells(tmp_path):
+    rows = sweep([("iris", a, "curvature", 0) for a in (-2, np.float32(-2), -2.0000001)], tmp_path)
+    assert [r["alpha"] for r in rows] == [-2, -2, -2.0000001] and len(finished(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("cell, said", [(("iris", 3.0, "curvature", 0), "at most 2, got 3.0"), (("iris", 0.0, "bend", 0), "got 'bend'"), (("iris", -math.inf, "knee", 0), "got -inf")])
+def test_a_cell_that_cannot_be_is_found_at_once(tmp_path, cell, said):
+    with pytest.raises(ValueError, match=said):
+        sweep([*GRID, cell], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("copies", [1, 30])
+def test_a_cell_is_what_the_estimator_finds(copies):
+    """Also where there are more equal points than neighbours."""
+    g = np.random.default_rng(0)
+    X = np.vstack([np.repeat(g.normal(size=(8, 5)), copies, 0), g.normal(size=(60, 5))])
+    row = sweep_cell("iris", -2.0, "curvature", load=lambda name: (X, np.arange(len(X)) % 3))
+    assert (row["labels"] == experiment.estimator("iris").fit(X).labels_).all()
+
+
 def test_half_a_file_is_never_there(tmp_path, monkeypatch):
     def fails(*a, **kw):
         raise OSError("disk full")
@@ -131,7 +174,7 @@ def test_table_of_what_there_is():
     with pytest.raises(ValueError, match="no cell has the map 'knee'"):
         choose(done["mice"], scale_map="knee")
     table = {r["data"]: r for r in table4(done, {("mice", "Ward"): 0.5})}
-    assert len(table) == 9 and table["YTF"]["RCC"] == "no data here" and table["MNIST"]["RCC"] is None
+    assert len(table) == 9 and table["YTF"]["RCC"] == table["MNIST"]["RCC"] == "no data here"
     mice = table["Mice Protein"]
     assert (mice["RCC"], mice["gRCC*"], mice["Ward"], mice["paper RCC"], mice["gRCC* knee"]) == (0.6, 0.7, 0.5, 0.649, None)
     assert mice["Rel. Impr. %"] == pytest.approx(25)
@@ -141,14 +184,15 @@ def test_neighbours_of_text_come_from_its_principal_components(tmp_path):
     import scipy.sparse as sp
     from sklearn.decomposition import PCA
 
-    from robust_general.clustering import nearest, preprocess
+    from robust_general.clustering import mutual_graph, nearest, preprocess
 
     X = sp.random(300, 150, 0.1, "csr", random_state=0)
     row = sweep_cell("reuters", -2.0, "curvature", folder=tmp_path, load=lambda name: (X, np.arange(300) % 3))
     axes = PCA(100).fit_transform(preprocess(X).toarray())
     assert len(row["labels"]) == 300
-    with np.load(tmp_path / "reuters-0-graph.npz") as z:
-        assert (z["i"] == nearest(axes)[0]).mean() > 0.999 and (z["i"] != nearest(preprocess(X))[0]).any()
+    found = experiment._graph("reuters", 0, X, tmp_path)
+    of_axes, of_words = (mutual_graph(*nearest(Z)) for Z in (axes, preprocess(X)))
+    assert found.multiply(of_axes).nnz > 0.999 * found.nnz > 0.99 * of_axes.nnz and (found != of_words).nnz > 0.1 * found.nnz
 
 
 def test_mnist_is_scaled_as_its_authors_do(tmp_path):

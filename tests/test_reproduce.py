@@ -81,6 +81,39 @@ def test_change_decides_what_runs(project):
     assert ran(project)[3:] == ["two"]
 
 
+def test_a_long_page_can_be_checked_instead(project, monkeypatch):
+    """After a change of its code: a part of it again, and the record says of the rest that it was not made but checked."""
+    compares = "#| recheck\nassert load_table('long').rows == [{'x': three()}]"
+    page = lambda three: (IMPORT + ", load_table", f"def three(): return {three}", LOG.format("ran"), "#| slow\nsave_table('long', [{'x': three()}])", compares, "save_table('short', [{'x': 1}])")  # noqa: E731
+    project.write("01_long.ipynb", *page("3"))
+    assert project.run("reproduce")[0] == 0
+    figures = project.folder / "figures"
+    read = lambda: json.loads((figures / "manifest.json").read_text())["01_long.ipynb"]  # noqa: E731
+    for name, value in (("NBS", project.folder / "nbs"), ("FIGURES", figures)):
+        monkeypatch.setattr(reproduce, name, value)
+    monkeypatch.setattr(reproduce, "writers", lambda: [])
+    monkeypatch.setattr(book, "PACKAGE", project.folder / "robust_general")
+    stale = lambda: reproduce.stale({"01_long.ipynb": read()})  # noqa: E731
+    first = read()
+    assert stale() == []
+
+    project.write("01_long.ipynb", *page("2 + 1"))
+    assert len(stale()) == 4
+    status, said = project.run("reproduce", "--recheck")
+    assert status == 0, said
+    now = read()
+    assert stale() == [] and ran(project) == ["ran", "ran"]
+    assert now["files"]["long.json"] == {**first["files"]["long.json"], "checked": now["files"]["short.json"]["inputs"]}
+    assert "checked" not in now["files"]["short.json"]
+    assert "1 of 1 pages to run" in project.run("reproduce", "--plan", "--changed")[1]  # the whole of it was not made
+
+    project.write("01_long.ipynb", *page("4"))  # does change the result
+    assert project.run("reproduce", "--recheck")[0] and len(stale()) == 4 and read() == now
+    project.write("01_long.ipynb", *page("3")[:-2], "save_table('short', [{'x': 1}])")
+    status, said = project.run("reproduce", "--recheck")
+    assert status and "no cell that can run here compares" in said and "01_long" in said
+
+
 def test_failure_is_reported(project):
     """One page that fails does not stop the others, and changes nothing."""
     good, bad = [IMPORT, "save_table('good', [{'x': 1}])"], [IMPORT, "save_table('bad', [{'x': 1}])"]

@@ -7,6 +7,10 @@ Each page that saves something is run, slow cells included, and figures/manifest
 from. A page that was run here on the same inputs, data and preset, and whose files are intact, is not run again: a
 second call is quick, and a killed one loses only what was running. A page writes into a folder of its own, from where
 its files come when it has succeeded. Without data, cells that need it are left out, and what they wrote elsewhere stays.
+
+With --recheck the slow cells are left out: for a page of hours, after a change that should leave its results as they are.
+A cell of the page flagged `recheck` computes a part of them again and compares it with what is recorded, and the manifest
+says of the rest that it was checked, and not that it was made, with the present code.
 """
 from __future__ import annotations
 
@@ -42,7 +46,8 @@ _SAVES = re.compile(r"\bsave_(figure|table)\(")
 _TIMES = re.compile(r"\b(perf_counter|process_time|ratios\(|cpu_count)")  # measures time, or takes all cores itself
 _LARGE = {"open3d"}  # the extra "bench" of pyproject.toml
 # {notebook: {"inputs": hash, "without": [flags not run], "versions": "numpy 2.4.6, ...", "seconds": {setting: about},
-#             "files": {name: {"inputs": hash, "sha256": ...}}}}; older ones have neither versions nor seconds
+#             "files": {name: {"inputs": hash, "sha256": ...}}}}; older ones have neither versions nor seconds.
+# A file that was not made again but compared has "checked", too: the hash under which it was.
 Manifest = dict
 
 
@@ -102,6 +107,11 @@ def wants(nb: Path) -> set[str]:
 def without(nb: Path, on: set[str]) -> list[str]:
     """What a page wants and does not get here."""
     return sorted(wants(nb) - on)
+
+
+def rechecks(nb: Path, on: set[str]) -> bool:
+    """Has a page a cell that compares its results with the recorded ones, and that can run here without the slow ones?"""
+    return any(c.has("recheck") and not skips(c, on - {"slow"}) for c in cells_of(nb))
 
 
 def setting(nb: Path, on: set[str]) -> str:
@@ -171,7 +181,7 @@ def stale(manifest: Manifest) -> list[str]:
                 bad.append(f"{n} of {name} is missing")
             elif f["sha256"] != sha256(FIGURES / n):
                 bad.append(f"{n} is not the file that {name} wrote")
-            elif f["inputs"] != now:
+            elif now not in (f["inputs"], f.get("checked")):
                 bad.append(f"{n} is older than the code of {name}")
     bad += [f"{p.name} was written by no notebook" for p in sorted(FIGURES.iterdir()) if p.name not in known and p.name[0] != "."]
     return bad
@@ -296,7 +306,7 @@ def locked():
         yield
 
 
-def reproduce(nb: Path, on: set[str], tick=lambda n: None, threads: str | None = None) -> dict[str, str] | None:
+def reproduce(nb: Path, on: set[str], tick=lambda n: None, threads: str | None = None, recheck: bool = False) -> dict[str, str] | None:
     """Run a page and take over what it wrote: what `record` says, or None if it failed, and then nothing has changed."""
     now = inputs(nb)  # before it runs: someone may edit meanwhile
     with tempfile.TemporaryDirectory(prefix="figures-") as tmp:
@@ -313,9 +323,10 @@ def reproduce(nb: Path, on: set[str], tick=lambda n: None, threads: str | None =
                 shutil.copyfile(room / n, part)
                 os.replace(part, FIGURES / n)
             manifest = read_manifest()
-            fate = record(nb, now, written, manifest, on, seconds)
+            fate = record(nb, now, written, manifest, on, seconds, recheck)
             save_manifest(manifest)
-        stamp(nb, now, on)
+        if not recheck:
+            stamp(nb, now, on)
         return fate
 
 
@@ -338,7 +349,7 @@ def note_time(old: dict, key: str, seconds: float) -> dict:
     return dict(sorted({**old, key: float(f"{seconds:.2g}")}.items()))
 
 
-def record(nb: Path, now: str, written: list[str], manifest: Manifest, on: set[str], seconds: float) -> dict[str, str]:
+def record(nb: Path, now: str, written: list[str], manifest: Manifest, on: set[str], seconds: float, recheck: bool = False) -> dict[str, str]:
     """Note what a notebook wrote, and remove what it no longer writes. Files to "same", "different" or "new"."""
     off = without(nb, on)
     files = {n: {"inputs": now, "sha256": sha256(FIGURES / n)} for n in written}
@@ -346,6 +357,10 @@ def record(nb: Path, now: str, written: list[str], manifest: Manifest, on: set[s
     old = entry["files"]
     fate = {n: "new" if n not in old else "same" if old[n]["sha256"] == f["sha256"] else "different" for n, f in files.items()}
     gone = {n: f for n, f in old.items() if n not in files}
+    if recheck:  # the page itself counts as made when it last was made whole
+        checked = {n: f if f["inputs"] == now else {**f, "checked": now} for n, f in gone.items()}
+        manifest[nb.name] = {**entry, "files": dict(sorted((files | checked).items()))}
+        return fate
     if any(Path(n).stem in i.files for i in gallery.registry() if i.page == nb.stem and i.data for n in gone):
         off = sorted({*off, "data"})  # there is a folder of data, but not what this page wants of it
     if off:  # a cell that could not run here may own these: keep them, with what they were made from
@@ -378,7 +393,7 @@ def compared(fate: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def run_all(todo: list[Path], on: set[str], jobs: int) -> tuple[dict[str, str], list[str]]:
+def run_all(todo: list[Path], on: set[str], jobs: int, recheck: bool = False) -> tuple[dict[str, str], list[str]]:
     """Run pages under one bar, several at a time, then those that must be alone: fates of files, names of what failed."""
     cells = {nb: sum(not skips(c, on) for c in cells_of(nb)) for nb in todo}
     fate, failed, running, lock = {}, [], [], threading.Lock()
@@ -395,7 +410,7 @@ def run_all(todo: list[Path], on: set[str], jobs: int) -> tuple[dict[str, str], 
             with lock:
                 running.append(nb.stem)
                 bar.set_description(", ".join(running))
-            got = reproduce(nb, on, tick, threads)
+            got = reproduce(nb, on, tick, threads, recheck)
             with lock:
                 running.remove(nb.stem)
                 bar.update(cells[nb] - seen)  # of one that stopped early
@@ -418,6 +433,7 @@ def main() -> None:
     ap.add_argument("--plan", action="store_true", help="only say what would be run")
     ap.add_argument("--changed", action="store_true", help="only what is out of date, not what merely was not run here")
     ap.add_argument("--force", action="store_true", help="run even what is finished")
+    ap.add_argument("--recheck", action="store_true", help="leave slow cells out, compare with what is recorded")
     ap.add_argument("--jobs", type=int, default=JOBS, help=f"pages at a time, but for those that measure time; {JOBS} here")
     args = ap.parse_args()
     every, on, manifest = writers(), flags(), read_manifest()
@@ -426,7 +442,14 @@ def main() -> None:
     except ValueError as e:
         ap.error(str(e))
 
+    if args.recheck:
+        if lost := [nb.stem for nb in chosen if not rechecks(nb, on)]:
+            ap.error(f"no cell that can run here compares results with the recorded ones (`#| recheck`): {', '.join(lost)}")
+        on -= {"slow"}
+
     def due(nb: Path) -> bool:
+        if args.recheck:
+            return True
         now = inputs(nb)
         return args.force or not finished(nb, now, manifest, on) or not (args.changed or ran_here(nb, now, on))
 
@@ -443,7 +466,7 @@ def main() -> None:
             for name in gone:
                 remove(manifest.pop(name)["files"], manifest)
             save_manifest(manifest)
-    fate, failed = run_all(todo, on, args.jobs)
+    fate, failed = run_all(todo, on, args.jobs, args.recheck)
     if fate:
         print(compared(fate))
     items = [i for i in gallery.registry() if not args.names or i.page in {nb.stem for nb in chosen}]
