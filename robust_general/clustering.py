@@ -24,7 +24,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import minmax_scale, normalize, scale as standardise
 from sklearn.utils.validation import check_array, validate_data
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from .loss import rho
 from .weights import irls_weight
@@ -105,6 +105,8 @@ def _directions(X):
     if not zero.any(): return Z
     return sp.hstack([Z, sp.csr_matrix(zero, dtype=Z.dtype)], 'csr') if sp.issparse(Z) else np.hstack([Z, zero])
 
+def _lengths(Z)->np.ndarray: return np.sqrt(np.asarray(Z.multiply(Z).sum(1)).ravel() if sp.issparse(Z) else np.einsum('ij,ij->i', Z, Z))
+
 def _distances(Z, p, q, cells:int=2**22)->np.ndarray:
     "Distances of the rows `p` and `q`, some at a time"
     out, step = np.empty(len(p)), max(1, cells//Z.shape[1])
@@ -119,21 +121,16 @@ def _centred(Z, dtype):
     if sp.issparse(Z):
         S = Z.tocsr().astype(dtype)
         return S, torch.as_tensor(np.asarray(S.multiply(S).sum(1)).ravel()/2)
-    S = torch.as_tensor(np.ascontiguousarray(Z - Z.mean(0), dtype=dtype))
+    S = torch.as_tensor(np.ascontiguousarray(Z - Z.mean(0, dtype=np.result_type(Z, dtype)), dtype=dtype))
     return S, (S*S).sum(1)/2
 
 def _scores(S, half, rows:np.ndarray):
     "Half of the squared length of each of `rows`, less half of its squared distance to every row"
     return (torch.as_tensor((S[rows]@S.T).toarray()) if sp.issparse(S) else S[rows]@S.T).sub_(half)
 
-def _slack(half, rows, rounding:float):
-    "How far apart two scores must be to count as different"
-    return rounding*torch.sqrt(half[rows]*half.max())
-
-def _settle(S, half, Z, row:int, k:int, rounding:float)->tuple:
-    "The `k` rows nearest to one, by differences, of all that products cannot rule out, and their distances"
-    score = _scores(S, half, np.array([row]))[0]
-    i = torch.nonzero(score >= score.topk(k).values[-1] - _slack(half, row, rounding)).ravel().numpy()
+def _settle(Z, row:int, k:int, score, slack:float)->tuple:
+    "The `k` rows nearest to one, by differences, of all that its scores cannot rule out, and their distances"
+    i = torch.nonzero(score >= score.topk(k).values[-1] - slack).ravel().numpy()
     d = _distances(Z, np.full(len(i), row), i)
     best = np.lexsort((i, d))[:k]
     return i[best], d[best]
@@ -143,20 +140,21 @@ def _nearest_blocks(Z, k:int, extra:int=8, cells:int=2**24):
     "The `k` rows nearest to each row, itself included, and their distances"
     n, steps = Z.shape[0], ((np.float64, 8e-15),) if sp.issparse(Z) else ((np.float32, 4e-6), (np.float64, 8e-15))    # rounding of two products, in units of the lengths
     out, far, take, step, centred = np.empty((n,k), np.int64), np.empty((n,k)), min(n, k+extra), max(1, cells//n), {}
+    same = 8*np.finfo(Z.dtype).eps*_lengths(Z)                                                 # what equal rows are apart by rounding
     for rows in (np.arange(a, min(n, a+step)) for a in range(0, n, step)):
         i, open_ = np.empty((len(rows), take), np.int64), np.arange(len(rows))
         for dtype,rounding in steps:
             if not len(open_): break
             S, half = centred[dtype] = centred.get(dtype) or _centred(Z, dtype)
-            score, found = _scores(S, half, rows[open_]).topk(take)
-            i[open_] = found
-            unsure = (score[:,k-1] - score[:,-1] < _slack(half, rows[open_], rounding)).numpy() & (take < n)
-            open_ = open_[unsure]
+            scores, slack = _scores(S, half, rows[open_]), rounding*torch.sqrt(half[rows[open_]]*half.max())
+            score, i[open_] = scores.topk(take)
+            unsure = (score[:,k-1] - score[:,-1] < slack) & (take < n)
+            open_, scores, slack = open_[unsure.numpy()], scores[unsure], slack[unsure].numpy()
         d = _distances(Z, np.repeat(rows, take), i.ravel()).reshape(i.shape)
         best = np.lexsort((i, d))[:,:k]
         out[rows], far[rows] = np.take_along_axis(i, best, 1), np.take_along_axis(d, best, 1)
-        for r in rows[open_]:
-            if far[r,-1] > 0: out[r], far[r] = _settle(S, half, Z, r, k, rounding)                                # nothing is nearer than 0
+        for r,score,most in zip(rows[open_], scores, slack):
+            if same[r] < far[r,-1] < 1e4*math.sqrt(most): out[r], far[r] = _settle(Z, r, k, score, most)            # beyond, what rounding could confuse are ties to seven digits
     return out, far
 
 # %% ../nbs/50_clustering.ipynb #388656f0
@@ -200,14 +198,13 @@ def mutual_graph(
     graph.data[:] = 1
     return graph
 
-def _chains(Z, d:np.ndarray)->sp.csr_matrix:
-    "Edges between rows of `Z` that are equal but for rounding, each to the next; `d` are distances to neighbours, and rows with others than equal ones need no chain"
-    n, eps = Z.shape[0], 8*np.finfo(Z.dtype).eps
-    length = np.sqrt(np.asarray(Z.multiply(Z).sum(1)).ravel() if sp.issparse(Z) else np.einsum('ij,ij->i', Z, Z))
-    rows = np.flatnonzero(d[:,-1] <= eps*np.maximum(1, length))
+def _chains(Z, d:np.ndarray, rounded:bool)->sp.csr_matrix:
+    "Edges between equal rows of `Z`, each to the next (with `rounded`, equal but for rounding); `d` are distances to neighbours, and rows that have others than equal ones need no chain"
+    n, same = Z.shape[0], 8*np.finfo(Z.dtype).eps*_lengths(Z)*rounded
+    rows = np.flatnonzero(d[:,-1] <= np.maximum(same, 8*np.finfo(Z.dtype).eps*rounded))
     rows = rows[np.argsort(Z[rows]@np.random.default_rng(0).standard_normal(Z.shape[1]), kind='stable')]
     p,q = rows[:-1], rows[1:]
-    equal = _distances(Z, p, q) <= eps*length[p]
+    equal = _distances(Z, p, q) <= same[p]
     return sp.csr_matrix((np.ones(2*equal.sum()), (np.r_[p[equal],q[equal]], np.r_[q[equal],p[equal]])), (n,n))
 
 # %% ../nbs/50_clustering.ipynb #25203ef4
@@ -349,9 +346,9 @@ def _solve(reps:_Representatives, w:np.ndarray, lam:float)->float:
     return sum(its for _,its,_ in new)/len(new)
 
 # %% ../nbs/50_clustering.ipynb #98ec8e46
-def _thresholds(d:np.ndarray, typical:float)->tuple: # 0, 0, 0 if no edge has a length
+def _thresholds(d:np.ndarray, typical:float)->tuple: # The first two are 0 if no edge is longer than rounding
     "The first `mu`, `delta` and `epsilon` from the edge lengths of the data"
-    if not d.any(): return 0., 0., 0.
+    if d.max(initial=0.) <= (same := 8*np.finfo(np.float32).eps*typical): return 0., 0., same
     top, d = math.ceil(len(d)/100), np.sort(np.where(d >= typical/100, d, d.max()))
     return 3*d[-1]**2, d[:min(250, top)].mean(), d[:top].mean()
 
@@ -456,7 +453,7 @@ def _graph(o:RobustContinuousClustering, X, connectivity, n_jobs:int)->sp.csr_ma
     n = X.shape[0]
     if connectivity is None:
         i,d = _listed(o, X, n_jobs)
-        g = mutual_graph(i, d) + _chains(X, d)
+        g = mutual_graph(i, d) + _chains(X, d, o.preprocessing=='norm')
     else:
         g = check_array(connectivity, accept_sparse='csr', ensure_min_samples=0, ensure_min_features=0, input_name='connectivity')
         if g.shape != (n,n): raise ValueError(f"connectivity must be {n} by {n}, got {g.shape[0]} by {g.shape[1]}")
@@ -473,20 +470,21 @@ _lock, _blas, _fits = Lock(), Lock(), {'now': 0, 'torch': 0}
 @contextmanager
 def _one_thread():
     "Threads share the blocks, as `n_jobs` says; two that share one small product mostly wait for each other, at many times the cost"
-    first = _blas.acquire(blocking=False)                              # BLAS obeys the thread that limited it, so of fits at the same time one does
+    pools = ThreadpoolController()
     with _lock:                                                        # torch has a number for the process, which the first lowers and the last puts back,
         if not _fits['now']: _fits['torch'] = torch.get_num_threads()
-        own = threadpool_limits(1, user_api='openmp')                  # and one for each thread
+        own = pools.select(user_api='openmp').limit(limits=1)          # and one for each thread
         if not _fits['now']: torch.set_num_threads(1)
         _fits['now'] += 1
-    try:
-        with threadpool_limits(1, user_api='blas') if first else nullcontext(): yield
+    first = _blas.acquire(blocking=False)                              # OpenBLAS can be given back by the thread that limited it alone: of fits at the same
+    try:                                                               # time the first does, and those that outlast it go on with as many as there are
+        with pools.select(user_api='blas').limit(limits=1) if first else nullcontext(): yield
     finally:
+        if first: _blas.release()
         with _lock:
             _fits['now'] -= 1
             if not _fits['now']: torch.set_num_threads(_fits['torch'])
             own.restore_original_limits()
-        if first: _blas.release()
 
 def _fit(o:RobustContinuousClustering, X, connectivity)->RobustContinuousClustering:
     "Cluster `X` and set what the estimator has learnt"

@@ -162,7 +162,7 @@ def _graph(name:str, seed:int, X, folder:str|Path|None)->sp.csr_matrix:
         Z = preprocess(X, how)
         if components: Z = PCA(components, svd_solver='covariance_eigh').fit_transform(Z)
         i,d = nearest(Z)
-        g = mutual_graph(i, d) + _chains(Z, d)
+        g = mutual_graph(i, d) + _chains(Z, d, how=='norm')
         return {'indices': g.indices, 'indptr': g.indptr}
     g = _kept(folder and Path(folder)/f'{name}-{seed}-graph.npz', make, preprocessing=how, components=components)
     return sp.csr_matrix((np.ones(len(g['indices'])), g['indices'], g['indptr']), (X.shape[0],)*2)
@@ -230,7 +230,9 @@ def finished(
     folder:str|Path, # As given to `sweep`
 )->list: # What `sweep` returned for them, in order of name
     "Every cell that is there"
-    return [_read(p)[0] for p in sorted(Path(folder).glob('*.npz')) if not p.stem.endswith('-graph') and '-baseline-' not in p.stem]
+    found = {p: _read(p) for p in sorted(Path(folder).glob('*.npz')) if not p.stem.endswith('-graph') and '-baseline-' not in p.stem}
+    if lost := [p for p,(_,made_with) in found.items() if not made_with]: raise ValueError(f"{lost[0]} does not say what made it: move it away")
+    return [r for r,_ in found.values()]
 
 # %% ../nbs/51_clustering_experiment.ipynb #e9262267
 _LARGE = 20_000
@@ -253,7 +255,7 @@ def baseline(
         Z = preprocess(X, estimator(name).preprocessing)
         labels = _baseline(method, Z.toarray() if sp.issparse(Z) else Z, len(np.unique(y)), _graph(name, 0, X, folder) if len(y) > _LARGE else None)
         return {'data': name, 'method': method, 'AMI': ami(y, labels), 'clusters': len(np.unique(labels))}
-    return _kept(folder and Path(folder)/f'{name}-baseline-{method}.npz', make)
+    return _kept(folder and Path(folder)/f'{name}-baseline-{method}.npz', make, preprocessing=estimator(name).preprocessing)
 
 # %% ../nbs/51_clustering_experiment.ipynb #220339eb
 def with_agreement(

@@ -1,11 +1,10 @@
 """Contracts of the clustering estimator; the notebook holds the mathematics."""
 import math
+import os
 import pickle
 import subprocess
 import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread, current_thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,9 +18,7 @@ from sklearn.datasets import load_digits, load_iris, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from threadpoolctl import threadpool_info, threadpool_limits
 
-from robust_general import clustering
 from robust_general.clustering import RobustContinuousClustering, _pynndescent, edge_loss, edge_scale, edge_weight, mutual_graph, nearest, preprocess
 
 
@@ -364,14 +361,34 @@ def test_units_of_rows_do_not_matter_to_directions(digits, fitted, dtype, make):
     assert adjusted_rand_score(RobustContinuousClustering().fit_predict(X), fitted.labels_) > 0.99
 
 
-@pytest.mark.parametrize("dimensions", [3, 20, 40])
+@pytest.mark.parametrize("dimensions, copies", [(3, 100), (3, 800), (20, 100), (40, 100)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_points_of_one_direction_are_one(dimensions, dtype):
+@pytest.mark.parametrize("solver", ["cg", "direct"])
+def test_points_of_one_direction_are_one(dimensions, copies, dtype, solver):
     """They differ by rounding alone, and there are more of them than neighbours."""
     g = np.random.default_rng(0)
-    X = np.repeat(g.normal(size=(6, dimensions)), 100, 0) * g.uniform(0.1, 10, (600, 1))
+    X = (np.repeat(g.normal(size=(6, dimensions)), copies, 0) * g.uniform(0.1, 10, (6 * copies, 1))).astype(dtype)
     for make in (np.asarray, sp.csr_matrix):
-        assert (RobustContinuousClustering().fit_predict(make(X.astype(dtype))) == np.repeat(range(6), 100)).all()
+        assert (RobustContinuousClustering(solver=solver).fit_predict(make(X)) == np.repeat(range(6), copies)).all()
+
+
+def test_distinct_points_far_from_the_origin_are_not_equal():
+    """As coordinates on a map, in single precision: only directions are compared up to rounding."""
+    y = np.repeat(range(3), 200)
+    X = np.array([[0, 0], [6, 0], [0, 6]])[y] + 0.5 * np.random.default_rng(0).normal(size=(600, 2))
+    for offset in (5e5, 5e6):
+        Z = (X + offset).astype(np.float32)
+        graph = RobustContinuousClustering(metric="euclidean", preprocessing=None).fit(Z).graph_.tocoo()
+        assert (y[graph.row] == y[graph.col]).all()
+
+
+@pytest.mark.parametrize("make", [lambda g: np.eye(300)[g.integers(0, 300, 2000)], lambda g: sp.random(2000, 500, 0.004, "csr", random_state=0)])
+def test_ties_are_not_settled_one_by_one(make, monkeypatch):
+    """Rows at right angles are all equally far: there is nothing to find out."""
+    asked = []
+    monkeypatch.setattr("robust_general.clustering._settle", lambda *a: asked.append(a))
+    i, d = nearest(make(np.random.default_rng(0)))
+    assert not asked and np.isfinite(d).all()
 
 
 @pytest.mark.parametrize("unit", [1e-20, 1e20])
@@ -452,71 +469,67 @@ def test_more_than_single_precision_can_do(digits, solver_tol):
     assert (found.labels_ == RobustContinuousClustering(solver="direct").fit(digits).labels_).all()
 
 
-def threads():
-    return torch.get_num_threads(), sorted((o["filepath"], o["num_threads"]) for o in threadpool_info())
+_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread, current_thread
+import numpy as np, torch
+from threadpoolctl import threadpool_info
+from robust_general import clustering
+
+threads = lambda: (torch.get_num_threads(), sorted((o["user_api"], o["filepath"], o["num_threads"]) for o in threadpool_info()))
+X, anneal, before = np.random.default_rng(0).normal(size=(300, 20)), clustering._anneal, threads()
+fit = lambda: clustering.RobustContinuousClustering(solver="cg").fit(X).labels_
+fit()
+assert before[0] == 2 and {n for _, _, n in before[1]} == {2} and threads() == before, (before, threads())
+"""
+
+_ORDER = """
+entered, leave, seen = {k: Event() for k in "ab"}, {k: Event() for k in "ab"}, {}
+
+def waits(*a):
+    me = current_thread().name
+    seen[me] = torch.get_num_threads()
+    entered[me].set()
+    assert leave[me].wait(60)
+    return anneal(*a)
+
+def one(me):
+    first = threads()[0]
+    fit()
+    seen[me + " after"] = first == threads()[0]
+
+clustering._anneal = waits
+fits = {k: Thread(target=one, args=(k,), name=k) for k in "ab"}
+for k in "ab":
+    fits[k].start()
+    assert entered[k].wait(60)
+for k in sys.argv[1]:
+    leave[k].set()
+    fits[k].join()
+assert seen["a"] == seen["b"] == 1 and seen["a after"] and seen["b after"], seen
+"""
+
+_FAILS = """
+def fails(*a):
+    assert torch.get_num_threads() == 1 and {n for _, _, n in threads()[1]} == {1}, threads()
+    raise RuntimeError("stop")
+
+clustering._anneal = fails
+try: fit()
+except RuntimeError: pass
+"""
+
+_MANY = """
+with ThreadPoolExecutor(4) as pool: labels = list(pool.map(lambda _: fit(), range(8)))
+assert all((o == labels[0]).all() for o in labels)
+"""
 
 
-@pytest.fixture
-def two_threads():
-    """Whatever the machine and its settings are."""
-    before = torch.get_num_threads()
-    with threadpool_limits(2):
-        torch.set_num_threads(2)
-        yield
-        torch.set_num_threads(before)
-
-
-def test_threads_are_given_back(two_threads, monkeypatch):
-    """A fit keeps torch and BLAS to one thread, and gives them back, also when it fails."""
-    before, X = threads(), np.random.default_rng(0).normal(size=(300, 20))
-    seen, anneal = [], clustering._anneal
-    monkeypatch.setattr(clustering, "_anneal", lambda *a: seen.append(threads()) or anneal(*a))
-    RobustContinuousClustering(solver="cg").fit(X)
-    assert threads() == before and before[0] == 2
-    assert seen[0][0] == 1 and {n for _, n in seen[0][1]} == {1}
-
-    def fails(*a):
-        raise RuntimeError("stop")
-
-    monkeypatch.setattr(clustering, "_anneal", fails)
-    with pytest.raises(RuntimeError, match="stop"):
-        RobustContinuousClustering().fit(X)
-    assert threads() == before
-
-
-@pytest.mark.parametrize("leaves_first", ["here", "there"])
-def test_threads_of_fits_at_the_same_time(two_threads, monkeypatch, leaves_first):
-    """Two fits begin here and there and end in either order: both are kept to one thread, and both get theirs back."""
-    before, X = threads(), np.random.default_rng(0).normal(size=(300, 20))
-    entered, leave, seen, anneal = {k: Event() for k in "ab"}, {k: Event() for k in "ab"}, {}, clustering._anneal
-
-    def waits(*a):
-        me = current_thread().name
-        seen[me] = torch.get_num_threads()
-        entered[me].set()
-        assert leave[me].wait(60)
-        return anneal(*a)
-
-    def one(me):
-        torch.get_num_threads()
-        first = threads()
-        RobustContinuousClustering(solver="cg").fit(X)
-        seen[me + " given back"] = torch.get_num_threads() == first[0]
-
-    monkeypatch.setattr(clustering, "_anneal", waits)
-    a, b = (Thread(target=one, args=(k,), name=k) for k in "ab")
-    a.start()
-    assert entered["a"].wait(60)
-    b.start()
-    assert entered["b"].wait(60)
-    for k, t in [("a", a), ("b", b)] if leaves_first == "here" else [("b", b), ("a", a)]:
-        leave[k].set()
-        t.join()
-    assert seen["a"] == seen["b"] == 1 and seen["a given back"] and threads() == before
-
-
-def test_fits_in_many_threads(two_threads):
-    before, X = threads(), np.random.default_rng(0).normal(size=(300, 20))
-    with ThreadPoolExecutor(4) as pool:
-        labels = list(pool.map(lambda _: RobustContinuousClustering(solver="cg").fit(X).labels_, range(8)))
-    assert all((o == labels[0]).all() for o in labels) and threads() == before
+@pytest.mark.parametrize("code, arguments", [(_ORDER, ["ab"]), (_ORDER, ["ba"]), (_FAILS, []), (_MANY, [])], ids=["first ends first", "first ends last", "fails", "many"])
+def test_threads_are_given_back(code, arguments):
+    """A fit keeps torch and BLAS to one thread and gives them back: also when it fails, and however fits overlap."""
+    code = _THREADS + code + "assert threads() == before, (before, threads())\n"
+    env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2")}
+    done = subprocess.run([sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -174,6 +174,11 @@ def make_metrics(folder):
     return text(folder / "metrics.csv", training._csv(rows))
 
 
+def kept(path, found, **parameters):
+    clusters._kept(path, lambda: found, **parameters)
+    return path
+
+
 def finite(*shape):
     return lambda x: np.shape(x) == shape and bool(np.isfinite(x).all())
 
@@ -182,11 +187,11 @@ READERS = {
     "table of log Z": Reader(make_spline, read_spline),
     "saved table": Reader(make_table, read_table, lambda t: all(list(r) == list(t[0][0]) for r in t[0])),
     "clustering data": Reader(lambda f: arrays(f / "pendigits.npz", X=X, y=Y), lambda p: list(clusters.load_data("pendigits", p.parent))),
-    "cell": Reader(lambda f: arrays(clusters._path(f, "iris", -2.0, "curvature", 0), **CELL), lambda p: clusters.sweep_cell("iris", -2.0, "curvature", 0, p.parent, nothing)),
-    "all cells": Reader(lambda f: arrays(f / "iris-0-curvature--2.npz", **CELL), lambda p: clusters.finished(p.parent)),
-    "graph": Reader(lambda f: arrays(f / "iris-0-graph.npz", i=np.tile([1, 2, 0], (10, 1)).astype(np.int32), d=np.ones((10, 3))),
+    "cell": Reader(lambda f: kept(clusters._path(f, "iris", -2.0, "curvature", 0), CELL, components=None, **clusters.estimator("iris").get_params()), lambda p: clusters.sweep_cell("iris", -2.0, "curvature", 0, p.parent, nothing)),
+    "all cells": Reader(lambda f: kept(f / "iris-0-curvature--2.0.npz", CELL), lambda p: clusters.finished(p.parent)),
+    "graph": Reader(lambda f: kept(f / "iris-0-graph.npz", {"indices": np.roll(np.arange(30), -1), "indptr": np.arange(31)}, preprocessing="norm", components=None),
                     lambda p: clusters._graph("iris", 0, X, p.parent).toarray()),
-    "baseline": Reader(lambda f: arrays(f / "iris-baseline-Ward.npz", data="iris", method="Ward", AMI=0.5, clusters=3), lambda p: clusters.baseline("iris", "Ward", p.parent, nothing)),
+    "baseline": Reader(lambda f: kept(f / "iris-baseline-Ward.npz", dict(data="iris", method="Ward", AMI=0.5, clusters=3), preprocessing="norm"), lambda p: clusters.baseline("iris", "Ward", p.parent, nothing)),
     "cache of pictures": Reader(make_cached, read_cached),
     "png": Reader(lambda f: picture(f / "photos/a.png"), lambda p: images.load_folder(p.parent, size=8, held_out=0.0)[:].numpy()),
     "jpg": Reader(lambda f: picture(f / "photos/a.jpg"), lambda p: images.load_folder(p.parent, size=8, held_out=0.0)[:].numpy(), finite(1, 3, 8, 8)),

@@ -83,8 +83,8 @@ def test_change_decides_what_runs(project):
 
 def test_a_long_page_can_be_checked_instead(project, monkeypatch):
     """After a change of its code: a part of it again, and the record says of the rest that it was not made but checked."""
-    compares = "#| recheck\nassert load_table('long').rows == [{'x': three()}]"
-    page = lambda three: (IMPORT + ", load_table", f"def three(): return {three}", LOG.format("ran"), "#| slow\nsave_table('long', [{'x': three()}])", compares, "save_table('short', [{'x': 1}])")  # noqa: E731
+    compares = "#| recheck: long\nassert load_table('long').rows == [{'x': three()}]"
+    page = lambda three: (IMPORT + ", load_table", f"def three(): return {three}", LOG.format("ran"), "#| slow\nsave_table('long', [{'x': three()}]); save_table('other', [{'x': 1}])", compares, "save_table('short', [{'x': 1}])")  # noqa: E731
     project.write("01_long.ipynb", *page("3"))
     assert project.run("reproduce")[0] == 0
     figures = project.folder / "figures"
@@ -98,20 +98,27 @@ def test_a_long_page_can_be_checked_instead(project, monkeypatch):
     assert stale() == []
 
     project.write("01_long.ipynb", *page("2 + 1"))
-    assert len(stale()) == 4
+    assert len(stale()) == 6
     status, said = project.run("reproduce", "--recheck")
     assert status == 0, said
     now = read()
-    assert stale() == [] and ran(project) == ["ran", "ran"]
+    # ... of what was compared, and of nothing else.
+    assert stale() == [f"other.{kind} is older than the code of 01_long.ipynb" for kind in ("json", "md")] and ran(project) == ["ran", "ran"]
+    assert now["files"]["other.json"] == first["files"]["other.json"]
     assert now["files"]["long.json"] == {**first["files"]["long.json"], "checked": now["files"]["short.json"]["inputs"]}
     assert "checked" not in now["files"]["short.json"]
     assert "1 of 1 pages to run" in project.run("reproduce", "--plan", "--changed")[1]  # the whole of it was not made
 
     project.write("01_long.ipynb", *page("4"))  # does change the result
-    assert project.run("reproduce", "--recheck")[0] and len(stale()) == 4 and read() == now
+    assert project.run("reproduce", "--recheck")[0] and len(stale()) == 6 and read() == now
+    project.write("01_long.ipynb", *page("3"))  # back to what the rest was made with
+    assert stale() and "1 of 1 pages to run" in project.run("reproduce", "--plan")[1]
+    assert project.run("reproduce")[0] == 0 and stale() == [] and "checked" not in (figures / "manifest.json").read_text()
     project.write("01_long.ipynb", *page("3")[:-2], "save_table('short', [{'x': 1}])")
-    status, said = project.run("reproduce", "--recheck")
-    assert status and "no cell that can run here compares" in said and "01_long" in said
+    project.write("02_new.ipynb", *page("3"))
+    for name in ("01_long", "02_new"):
+        status, said = project.run("reproduce", "--recheck", name)
+        assert status and "nothing is recorded, or no cell that can run here compares it" in said and name in said
 
 
 def test_failure_is_reported(project):

@@ -9,8 +9,8 @@ second call is quick, and a killed one loses only what was running. A page write
 its files come when it has succeeded. Without data, cells that need it are left out, and what they wrote elsewhere stays.
 
 With --recheck the slow cells are left out: for a page of hours, after a change that should leave its results as they are.
-A cell of the page flagged `recheck` computes a part of them again and compares it with what is recorded, and the manifest
-says of the rest that it was checked, and not that it was made, with the present code.
+A cell flagged `#| recheck: tab_name ...` computes a part of the tables it names again and compares it with what is recorded;
+the manifest then says of them that they were checked, and not that they were made, with the present code.
 """
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def without(nb: Path, on: set[str]) -> list[str]:
     return sorted(wants(nb) - on)
 
 
-def rechecks(nb: Path, on: set[str]) -> bool:
-    """Has a page a cell that compares its results with the recorded ones, and that can run here without the slow ones?"""
-    return any(c.has("recheck") and not skips(c, on - {"slow"}) for c in cells_of(nb))
+def rechecks(nb: Path, on: set[str]) -> list[str]:
+    """Figures and tables that a page compares with the recorded ones in cells that can run here, without the slow ones."""
+    return [n for c in cells_of(nb) if c.has("recheck") and not skips(c, on - {"slow"}) for n in c.value("recheck").split()]
 
 
 def setting(nb: Path, on: set[str]) -> str:
@@ -357,9 +357,9 @@ def record(nb: Path, now: str, written: list[str], manifest: Manifest, on: set[s
     old = entry["files"]
     fate = {n: "new" if n not in old else "same" if old[n]["sha256"] == f["sha256"] else "different" for n, f in files.items()}
     gone = {n: f for n, f in old.items() if n not in files}
-    if recheck:  # the page itself counts as made when it last was made whole
-        checked = {n: f if f["inputs"] == now else {**f, "checked": now} for n, f in gone.items()}
-        manifest[nb.name] = {**entry, "files": dict(sorted((files | checked).items()))}
+    if recheck:  # then nothing says that the page was made as a whole, whatever its code
+        same = {n: {**f, "checked": now} for n, f in gone.items() if Path(n).stem in rechecks(nb, on) and f["inputs"] != now}
+        manifest[nb.name] = {**entry, "inputs": "", "files": dict(sorted((gone | same | files).items()))}
         return fate
     if any(Path(n).stem in i.files for i in gallery.registry() if i.page == nb.stem and i.data for n in gone):
         off = sorted({*off, "data"})  # there is a folder of data, but not what this page wants of it
@@ -443,8 +443,8 @@ def main() -> None:
         ap.error(str(e))
 
     if args.recheck:
-        if lost := [nb.stem for nb in chosen if not rechecks(nb, on)]:
-            ap.error(f"no cell that can run here compares results with the recorded ones (`#| recheck`): {', '.join(lost)}")
+        if lost := [nb.stem for nb in chosen if nb.name not in manifest or not rechecks(nb, on)]:
+            ap.error(f"nothing is recorded, or no cell that can run here compares it (`#| recheck: tab_name`): {', '.join(lost)}")
         on -= {"slow"}
 
     def due(nb: Path) -> bool:
